@@ -1,0 +1,1 @@
+"""What arcpp does with devices, one file per runtime. See arcpp.backends.*."""

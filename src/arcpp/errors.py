@@ -1,0 +1,107 @@
+"""Every exception arcpp raises on purpose.
+
+::
+
+    ArcppError
+    ├── BadInput             a value from the user is wrong: CLI exit code 1
+    │   ├── BadSize          a size does not follow the grammar of arcpp.units
+    │   ├── BadModel         a model folder, config or header cannot be used
+    │   └── UnknownModel     an architecture nobody taught arcpp about
+    ├── DoesNotFit           a plan exists for no partition: CLI exit code 2
+    ├── HostMismatch         the host's internals are not what the adapter was written for
+    └── LinkError            a hop did not happen
+        ├── PeerLost         the other end is gone
+        ├── DeadlineExceeded the other end is there and silent
+        └── LinkCorrupt      what arrived is not what was sent
+
+Errors carry fields as well as text, so that callers (CLI, adapters, hooks) need not parse
+sentences. ``str(error)`` is always one line that a person can act on.
+"""
+
+from __future__ import annotations
+
+
+class ArcppError(Exception):
+    """Base of all. Catch this to catch whatever arcpp raises on purpose."""
+
+
+class BadInput(ArcppError):
+    """Something the user wrote is wrong.
+
+    what: the option, setting or file. value: what was written. right: what would be right.
+    """
+
+    def __init__(self, what: str, value: object, right: str) -> None:
+        self.what, self.value, self.right = what, value, right
+        shown = repr(value)
+        if len(shown) > 200:
+            shown = shown[:200] + "..."
+        super().__init__(f"{what}: {shown} {right}")
+
+
+class BadSize(BadInput):
+    """A size that does not follow the grammar in :mod:`arcpp.units`."""
+
+
+class BadModel(BadInput):
+    """A model folder, ``config.json`` or weights header that cannot be used."""
+
+
+class UnknownModel(BadInput):
+    """An architecture that arcpp does not understand. It is refused, never guessed."""
+
+
+class DoesNotFit(ArcppError):
+    """No allowed partition fits.
+
+    stage: index of the stage that is short. device: its name. missing_bytes: how much it lacks.
+    nearest: the nearest setting that fits, as text ready to paste, or None when none does.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        stage: int | None,
+        device: str | None,
+        missing_bytes: int,
+        nearest: str | None,
+    ) -> None:
+        self.stage, self.device = stage, device
+        self.missing_bytes, self.nearest = missing_bytes, nearest
+        super().__init__(message)
+
+
+class HostMismatch(ArcppError):
+    """A host internal that an adapter needs is gone or has another signature.
+
+    host, version: what is installed. missing: the names that failed their probe.
+    supported: the range of versions the adapter is for.
+    """
+
+    def __init__(self, host: str, version: str, missing: tuple[str, ...], supported: str) -> None:
+        self.host, self.version, self.missing, self.supported = host, version, missing, supported
+        super().__init__(
+            f"arcpp does not know this {host} {version}: {', '.join(missing)} "
+            f"(supported: {host} {supported})"
+        )
+
+
+class LinkError(ArcppError):
+    """A hop did not happen. link: its name. step: the hop's sequence number, or None."""
+
+    def __init__(self, message: str, *, link: str, step: int | None = None) -> None:
+        self.link, self.step = link, step
+        super().__init__(message)
+
+
+class PeerLost(LinkError):
+    """The process or thread at the other end of a link is gone."""
+
+
+class DeadlineExceeded(LinkError):
+    """A wait on a link ended at its deadline while the peer was still alive."""
+
+
+class LinkCorrupt(LinkError):
+    """What arrived differs from what was announced (shape, dtype, step or checksum)."""

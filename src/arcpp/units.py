@@ -1,0 +1,60 @@
+"""Sizes: read what people write, print what people read.
+
+Grammar: an integer is bytes. ``KiB MiB GiB TiB`` are binary, ``KB MB GB TB`` decimal, in any
+case; decimals are allowed before a unit. Everything printed for people is GiB, everything in
+JSON is bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+from .errors import BadSize
+
+KiB = 1024
+MiB = 1024**2
+GiB = 1024**3
+
+_UNITS = {
+    "kib": KiB,
+    "mib": MiB,
+    "gib": GiB,
+    "tib": 1024**4,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "b": 1,
+}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([kmgt]i?b|b)", re.IGNORECASE)
+_RIGHT = "is not a size: write bytes (17179869184) or a number with a unit (16GiB, 11605MiB, 12GB)"
+_LIMIT = 1024**5  # a pebibyte: no device, so a typing error
+
+
+def parse_size(text: str | int, what: str = "size") -> int:
+    """Bytes meant by ``text``, rounded down to a whole byte.
+
+    Raises BadSize (with ``what`` as the option's name) on anything outside the grammar,
+    negative or absurdly large values included.
+    """
+    if isinstance(text, bool) or not isinstance(text, (str, int)):
+        raise BadSize(what, text, _RIGHT)
+    written = str(text).strip()
+    if len(written) > 40:
+        raise BadSize(what, text, _RIGHT)
+    if re.fullmatch(r"\d+", written, re.ASCII):
+        size = int(written)
+    else:
+        match = _SIZE.fullmatch(written)
+        if match is None or not written.isascii():
+            raise BadSize(what, text, _RIGHT)
+        size = int(Decimal(match[1]) * _UNITS[match[2].lower()])
+    if size > _LIMIT:
+        raise BadSize(what, text, "is larger than any device (over 1 PiB)")
+    return size
+
+
+def format_gib(size: int) -> str:
+    """``size`` bytes as GiB with two decimals, without the unit: ``"14.12"``."""
+    return f"{size / GiB:.2f}"
