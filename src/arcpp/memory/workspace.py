@@ -1,0 +1,46 @@
+"""Memory a step needs beside weights and cache. Estimates, and said to be so in the plan.
+
+Activations: the widest layer's inputs and outputs plus hidden state and residual, for every
+token of a step. Logits: float32 scores and one copy for every running request, on the last
+stage. Gated DeltaNet: chunk states, exact (vLLM's profiling run never sees them on XPU).
+"""
+
+from __future__ import annotations
+
+from arcpp.profile.dtypes import SIZES
+from arcpp.profile.model import GatedDelta, ModelProfile
+
+_CHUNK = 64
+
+
+def delta_chunk_states(delta: GatedDelta, tokens: int, tensor_parallel: int = 1) -> int:
+    """Bytes of the per-chunk states of one Gated DeltaNet prefill, 16-bit."""
+    chunks = -(-tokens // _CHUNK)
+    return chunks * (delta.heads // tensor_parallel) * delta.key_dim * delta.value_dim * 2
+
+
+def delta_workspace(delta: GatedDelta, tokens: int) -> int:
+    """The chunk states and the two buffers of half their size that live beside them."""
+    return 2 * delta_chunk_states(delta, tokens)
+
+
+def activation_bytes(profile: ModelProfile, tokens: int) -> int:
+    """Activations of one layer for a step of ``tokens``."""
+    return tokens * (profile.widths + 3 * profile.hidden_size) * SIZES[profile.dtype]
+
+
+def logits_bytes(profile: ModelProfile, sequences: int) -> int:
+    """Scores of the last stage for ``sequences`` running requests."""
+    return sequences * profile.vocab_size * 8
+
+
+def stage_workspace(
+    profile: ModelProfile, low: int, high: int, *, tokens: int, sequences: int
+) -> int:
+    """Workspace of the stage holding layers [low, high)."""
+    size = activation_bytes(profile, tokens)
+    if profile.delta is not None and any(layer.state for layer in profile.layers[low:high]):
+        size += delta_workspace(profile.delta, tokens)
+    if high == len(profile.layers):
+        size += logits_bytes(profile, min(sequences, tokens))
+    return size

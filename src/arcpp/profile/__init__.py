@@ -1,0 +1,45 @@
+"""ModelProfile: bytes per layer and per role, without loading anything.
+
+``load_profile`` reads a folder's ``config.json`` and safetensors headers, or computes the
+sizes from a bare ``config.json`` for the families in :mod:`.families`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from arcpp.errors import BadModel
+
+from .build import from_config, from_tensors
+from .model import GatedDelta, KvShape, Layer, ModelProfile, RecurrentState
+from .readers import read_checkpoint, read_json
+
+__all__ = [
+    "GatedDelta",
+    "KvShape",
+    "Layer",
+    "ModelProfile",
+    "RecurrentState",
+    "load_profile",
+]
+
+
+def load_profile(
+    path: str | Path, *, weights_dtype: str | None = None, dtype: str | None = None
+) -> ModelProfile:
+    """Profile of the model at ``path``: a folder, or a bare ``config.json``.
+
+    weights_dtype: for a bare config, the format weights are stored in (default: the config's).
+    dtype: activations (default: the config's; vLLM's ``--dtype``). Raises BadModel,
+    UnknownModel or BadInput, each one line.
+    """
+    place = Path(path)
+    if place.is_dir():
+        config = read_json(place / "config.json")
+        shards = any(place.glob("*.safetensors")) or any(place.glob("*.safetensors.index.json"))
+        if shards and weights_dtype is None:
+            return from_tensors(config, str(place), read_checkpoint(place), dtype)
+        return from_config(config, str(place / "config.json"), weights_dtype, dtype)
+    if place.suffix == ".json":
+        return from_config(read_json(place), str(place), weights_dtype, dtype)
+    raise BadModel("MODEL", str(path), "is neither a folder with config.json nor a config.json")

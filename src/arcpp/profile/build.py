@@ -1,0 +1,271 @@
+"""Make a ModelProfile of a config, and of tensor headers where there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from arcpp.errors import BadModel, UnknownModel
+
+from .dtypes import CONVERTED, SIZES, model_dtype
+from .families import FAMILIES, Family, LayerShape
+from .fields import Fields
+from .inventory import WeightFormat, weight_format
+from .model import SLIDING, Layer, ModelProfile
+from .readers import TensorInfo
+from .roles import IGNORED, owner
+
+_LENGTHS = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+    "model_max_length",
+    "max_sequence_length",
+    "max_seq_length",
+    "seq_len",
+)
+#: RoPE variants whose factor vLLM does not multiply the maximum length by (config/model.py).
+_UNSCALED = frozenset(
+    {"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling", "default"}
+)
+
+
+def from_config(
+    config: dict[str, Any], where: str, weights_dtype: str | None, dtype: str | None
+) -> ModelProfile:
+    """Profile computed from a config alone.
+
+    weights_dtype: the checkpoint's format, by default what ``quantization_config`` says.
+    dtype: activations, by default the config's. Raises BadModel, UnknownModel, BadInput.
+    """
+    whole = Fields(config, where)
+    text = text_fields(whole)
+    name = architecture(whole)
+    family = FAMILIES[name](text, whole)
+    run = run_dtype(whole, text, dtype)
+    stored = weights_dtype or quantization(whole, text)
+    form = weight_format(stored, run)
+    hidden, vocab = text.count("hidden_size"), text.count("vocab_size")
+    tied = tie(whole, text)
+    roles = {"embed": form.plain(vocab * hidden), "final_norm": form.plain(family.final_norm)}
+    if not tied:
+        roles["lm_head"] = form.plain(vocab * hidden)
+    if family.vision is not None:
+        roles["vision"] = family.vision.bytes(form)
+    if family.mtp_extra is not None:
+        drafts = sum(shape.parameters.bytes(form) for shape in family.mtp)
+        roles["mtp"] = family.mtp_extra.bytes(form) + drafts
+    return _profile(
+        name, family, text, tied, run,
+        layers=tuple(_computed(shape, form) for shape in family.layers),
+        roles=roles,
+        mtp=tuple(_computed(shape, form) for shape in family.mtp),
+        source="config",
+        stored=None if form.name == run else form.name,
+    )  # fmt: skip
+
+
+def from_tensors(
+    config: dict[str, Any], where: str, tensors: Iterable[TensorInfo], dtype: str | None
+) -> ModelProfile:
+    """Profile whose sizes are those stored in the checkpoint.
+
+    Float matrices of an unquantised checkpoint are counted in ``dtype``, as the loader
+    converts them; everything else as stored. Raises as :func:`from_config`, and BadModel when
+    tensors and config contradict each other.
+    """
+    whole = Fields(config, where)
+    text = text_fields(whole)
+    name = architecture(whole)
+    family = FAMILIES[name](text, whole)
+    run = run_dtype(whole, text, dtype)
+    stored = quantization(whole, text)
+    count = len(family.layers)
+    sizes: dict[int | str, int] = {}
+    routed: dict[int | str, int] = {}
+    for tensor in tensors:
+        place = owner(tensor.name, count)
+        if place is None:
+            raise BadModel(where, tensor.name[:120], "is a tensor of no known layer or role")
+        if place == IGNORED:
+            continue
+        size = _kept_bytes(tensor, run, stored)
+        sizes[place] = sizes.get(place, 0) + size
+        if ".experts." in tensor.name:
+            routed[place] = routed.get(place, 0) + size
+    _check_complete(where, sizes, count)
+    tied = tie(whole, text) or "lm_head" not in sizes
+    if tied:
+        sizes.pop("lm_head", None)
+    roles = {role: size for role, size in sizes.items() if isinstance(role, str)}
+    layers = tuple(
+        _stored(shape, sizes[index], routed.get(index, 0))
+        for index, shape in enumerate(family.layers)
+    )
+    drafts = family.mtp if "mtp" in roles else ()
+    share = roles.get("mtp", 0) // max(1, len(drafts))
+    return _profile(
+        name, family, text, tied, run,
+        layers=layers,
+        roles=roles,
+        mtp=tuple(_stored(shape, share, routed.get("mtp", 0)) for shape in drafts),
+        source="safetensors",
+        stored=stored,
+    )  # fmt: skip
+
+
+def _profile(
+    name: str,
+    family: Family,
+    text: Fields,
+    tied: bool,
+    run: str,
+    *,
+    layers: tuple[Layer, ...],
+    roles: dict[str, int],
+    mtp: tuple[Layer, ...],
+    source: str,
+    stored: str | None,
+) -> ModelProfile:
+    return ModelProfile(
+        architecture=name,
+        layers=layers,
+        roles=roles,
+        tied=tied,
+        dtype=run,
+        hidden_size=text.count("hidden_size"),
+        widths=max(shape.width for shape in family.layers),
+        vocab_size=text.count("vocab_size"),
+        max_model_len=longest(text),
+        source=source,
+        mtp_layers=mtp,
+        duplicates=family.duplicates & (roles.keys() | {"embed"}),
+        delta=family.delta,
+        quantization=stored,
+    )
+
+
+def _computed(shape: LayerShape, form: WeightFormat) -> Layer:
+    kept, active = shape.parameters.bytes(form), shape.parameters.active(form)
+    return Layer(shape.kind, kept, active, shape.kv, shape.window, shape.state)
+
+
+def _stored(shape: LayerShape, size: int, routed: int) -> Layer:
+    idle = routed - int(routed * shape.parameters.chosen)
+    return Layer(shape.kind, size, size - idle, shape.kv, shape.window, shape.state)
+
+
+def _kept_bytes(tensor: TensorInfo, run: str, stored: str | None) -> int:
+    if stored is None and tensor.dtype in CONVERTED:
+        return tensor.elements * SIZES[run]
+    return tensor.stored_bytes
+
+
+def _check_complete(where: str, sizes: dict[int | str, int], count: int) -> None:
+    missing = [index for index in range(count) if index not in sizes]
+    if missing:
+        raise BadModel(where, missing[0], f"is a layer of {count} without any tensor")
+    if "embed" not in sizes:
+        raise BadModel(where, "embed_tokens", "is in no weights file")
+
+
+def text_fields(whole: Fields) -> Fields:
+    """The language model's part of a config: ``text_config`` where there is one."""
+    return whole.inner("text_config") or whole
+
+
+def architecture(whole: Fields) -> str:
+    """The one known architecture a config names. Raises UnknownModel."""
+    names = whole.raw("architectures")
+    if not isinstance(names, list) or not names or not isinstance(names[0], str):
+        raise BadModel(whole.where, "architectures", "is missing or not a list of names")
+    if names[0] not in FAMILIES:
+        raise UnknownModel(
+            "architecture",
+            names[0],
+            "is not one arcpp understands; a plugin can teach it (hook arcpp_model_profile)",
+        )
+    return names[0]
+
+
+def tie(whole: Fields, text: Fields) -> bool:
+    """Whether embedding and lm_head share one matrix."""
+    if text.has("tie_word_embeddings"):
+        return text.flag("tie_word_embeddings", False)
+    default = architecture(whole).startswith("Gemma")
+    return whole.flag("tie_word_embeddings", default)
+
+
+def run_dtype(whole: Fields, text: Fields, asked: str | None) -> str:
+    """Activation dtype: ``asked``, or the config's, float32 lowered to bfloat16 as in vLLM."""
+    if asked is not None and asked != "auto":
+        return model_dtype(asked, "--dtype")
+    for fields in (text, whole):
+        for name in ("dtype", "torch_dtype"):
+            if fields.has(name):
+                found = model_dtype(fields.raw(name), f"{fields.where}: {name}")
+                return "bfloat16" if found == "float32" else found
+    return "bfloat16"
+
+
+def quantization(whole: Fields, text: Fields) -> str | None:
+    """Name of the stored format according to ``quantization_config``, or None.
+
+    Raises UnknownModel for a method whose sizes arcpp cannot tell.
+    """
+    config = whole.inner("quantization_config") or text.inner("quantization_config")
+    if config is None:
+        return None
+    method = config.text("quant_method") or "unknown"
+    if method in ("fp8", "fbgemm_fp8"):
+        return "fp8"
+    if method == "mxfp4":
+        return "mxfp4"
+    if method in ("gptq", "awq", "auto-round", "compressed-tensors", "gptq_marlin"):
+        bits = _bits(config)
+        if bits in (4, 8):
+            floating = "float" in str(config.raw("config_groups")) or "fp8" in str(
+                config.raw("format")
+            )
+            return "int4" if bits == 4 else ("fp8" if floating else "int8")
+    raise UnknownModel("quantization_config", method, "with these bits is not known to arcpp")
+
+
+def _bits(config: Fields) -> int | None:
+    for name in ("bits", "w_bit"):
+        if config.has(name):
+            return config.count(name)
+    groups = config.inner("config_groups")
+    if groups is not None:
+        for name in ("group_0", "group_1"):
+            group = groups.inner(name)
+            weights = group.inner("weights") if group is not None else None
+            if weights is not None:
+                return weights.count("num_bits")
+    return None
+
+
+def longest(text: Fields) -> int:
+    """The model's own maximum length, as vLLM derives it (2048 when the config is silent)."""
+    found = [text.count(name) for name in _LENGTHS if text.has(name)]
+    length = min(found) if found else 2048
+    for name in ("rope_parameters", "rope_scaling"):
+        rope = text.raw(name)
+        if isinstance(rope, dict):
+            kind = rope.get("rope_type", rope.get("type", "default"))
+            factor = rope.get("factor")
+            if kind not in _UNSCALED and isinstance(factor, (int, float)) and 0 < factor < 10**6:
+                return int(length * factor)
+    return length
+
+
+def only_sliding(profile: ModelProfile) -> bool:
+    """Whether every attention layer slides."""
+    return all(layer.kind == SLIDING for layer in profile.layers if layer.kv is not None)
+
+
+def with_quantization(profile: ModelProfile, stored: str) -> ModelProfile:
+    """``profile`` marked as stored in format ``stored``."""
+    return replace(profile, quantization=stored)

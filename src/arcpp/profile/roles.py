@@ -1,0 +1,40 @@
+"""Which layer or role a checkpoint tensor belongs to, by its name."""
+
+from __future__ import annotations
+
+import re
+
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d{1,6})\.")
+_MTP = re.compile(r"(?:^|\.)(?:mtp|mtp_block|nextn)\.")
+_VISION = re.compile(
+    r"(?:^|\.)(?:visual|vision_tower|vision_model|vision_embed_tokens|embed_vision|audio_tower"
+    r"|embed_audio|multi_modal_projector|mm_projector)\."
+)
+_EMBED = re.compile(r"(?:^|\.)(?:embed_tokens|embedding|embeddings|wte|word_embeddings)\.")
+_HEAD = re.compile(r"(?:^|\.)(?:lm_head|output_embeddings)\.")
+_NORM = re.compile(r"(?:^|\.)(?:norm|norm_f|final_layernorm|ln_f)\.")
+_BUFFERS = re.compile(r"rotary_emb\.inv_freq$|(?:^|\.)(?:k|v)_scale$")
+
+#: Role of tensors that a loader computes again and does not keep.
+IGNORED = "ignored"
+
+
+def owner(name: str, layer_count: int) -> int | str | None:
+    """Layer index, role, IGNORED, or None when the name fits nothing known.
+
+    Layers at and beyond ``layer_count`` are draft layers (role ``mtp``).
+    """
+    if _BUFFERS.search(name):
+        return IGNORED
+    if _MTP.search(name):
+        return "mtp"
+    if _VISION.search(name):
+        return "vision"
+    match = _LAYER.search(name)
+    if match is not None:
+        index = int(match[1])
+        return index if index < layer_count else "mtp"
+    for role, pattern in (("embed", _EMBED), ("lm_head", _HEAD), ("final_norm", _NORM)):
+        if pattern.search(name):
+            return role
+    return None

@@ -1,0 +1,153 @@
+"""PlanRequest: every option of a plan, with the host's defaults filled in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .devices import Device
+from .errors import BadInput
+from .memory.placement import DROPPED
+from .memory.versions import NEWEST, VllmVersion, vllm_version
+from .memory.vllm import KvOptions
+from .profile.dtypes import model_dtype
+from .profile.model import LINEAR, ModelProfile
+from .units import MiB
+
+GOALS = ("context", "concurrency", "decode")
+_PLATFORMS = {"xpu": (16, 16), "cuda": (16, 16), "cpu": (128, 32)}  # block size, kernel block
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """Options of ``arcpp plan`` and of the worker. None: the host's default.
+
+    host, version: ``vllm`` and its version, or ``openvino``. partition: layers per stage.
+    kv_memory: available KV bytes per stage (one value serves all), which replaces budgets.
+    max_model_len: tokens; None, "auto" or -1 for the longest that fits. margin: bytes left free
+    on every device; reserves: device name -> bytes promised to others, on top of the device's
+    own. dropped_roles: duplicates the worker does not keep (empty: stock vLLM). platform: xpu,
+    cuda or cpu; None: by the devices' names. ssm_dtype: ``--mamba-ssm-cache-dtype``. maximize:
+    one of GOALS.
+    """
+
+    host: str = "vllm"
+    version: str | None = None
+    partition: tuple[int, ...] | None = None
+    kv_memory: tuple[int, ...] | None = None
+    gpu_memory_utilization: float | None = None
+    block_size: int | None = None
+    mamba_cache_mode: str | None = None
+    max_model_len: int | str | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    dtype: str | None = None
+    kv_cache_dtype: str = "auto"
+    spec_tokens: int = 0
+    block_align: int | None = None
+    prefix_caching: bool | None = None
+    margin: int | None = None
+    reserves: Mapping[str, int] = field(default_factory=dict)
+    dropped_roles: frozenset[str] = DROPPED
+    platform: str | None = None
+    ssm_dtype: str | None = None
+    maximize: str = "context"
+
+    @property
+    def sequences(self) -> int:
+        """Most requests that run at once, as asked for (vLLM's default 256)."""
+        return _positive("--max-num-seqs", self.max_num_seqs, 256)
+
+    @property
+    def batched_tokens(self) -> int:
+        """Most tokens in a step (vLLM's server default 2048)."""
+        return _positive("--max-num-batched-tokens", self.max_num_batched_tokens, 2048)
+
+    def wanted_length(self, profile: ModelProfile) -> int | None:
+        """Tokens one request must be able to have, or None for as many as fit."""
+        asked = self.max_model_len
+        if asked is None or asked in (-1, "auto"):
+            return None
+        if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
+            raise BadInput("--max-model-len", asked, "is not a number of tokens, auto or -1")
+        if asked > profile.max_model_len:
+            right = f"is more than the model's own {profile.max_model_len} tokens"
+            raise BadInput("--max-model-len", asked, right)
+        return asked
+
+    def budget(self, device: Device) -> int:
+        """Bytes arcpp may use on ``device``; may be negative."""
+        memory = device.memory
+        kept = memory.reserve + self.reserves.get(device.name, 0) + self.margin_of(device)
+        limit = memory.free - kept
+        if self.host == "vllm":
+            limit = min(limit, math.ceil(memory.total * self._utilization()))
+        return limit
+
+    def margin_of(self, device: Device) -> int:
+        """Bytes left free on ``device``: 256 MiB, on small devices a 32nd of the total."""
+        if self.margin is None:
+            return min(256 * MiB, device.memory.total // 32)
+        return self.margin
+
+    def _utilization(self) -> float:
+        asked = self.gpu_memory_utilization
+        if asked is None:
+            return self.vllm().gpu_memory_utilization
+        if not 0 < asked <= 1:
+            raise BadInput("--gpu-memory-utilization", asked, "is not above 0 and at most 1")
+        return asked
+
+    def vllm(self) -> VllmVersion:
+        """Rules of the vLLM version asked for."""
+        return vllm_version(self.version or NEWEST)
+
+    def kv_options(self, profile: ModelProfile, devices: Sequence[Device]) -> KvOptions:
+        """The cache options vLLM would run ``profile`` with. Raises BadInput."""
+        version = self.vllm()
+        platform = self.platform or _platform(devices)
+        if platform not in _PLATFORMS:
+            raise BadInput("platform", platform, "is not xpu, cuda or cpu")
+        block, kernel = _PLATFORMS[platform]
+        align = 64 if platform == "xpu" and any(x.kind == LINEAR for x in profile.layers) else 1
+        caching = self.prefix_caching
+        if caching is None:
+            caching = version.hybrid_prefix_caching or not profile.hybrid
+        if self.spec_tokens < 0 or self.spec_tokens > 64:
+            raise BadInput("--spec-tokens", self.spec_tokens, "is not between 0 and 64")
+        if self.spec_tokens and not profile.mtp_layers:
+            raise BadInput("--spec-tokens", self.spec_tokens, "but this model has no draft layers")
+        return KvOptions(
+            version=version,
+            dtype=profile.dtype if self.dtype is None else model_dtype(self.dtype, "--dtype"),
+            kv_cache_dtype=self.kv_cache_dtype,
+            block_size=_positive("--block-size", self.block_size, block),
+            kernel_block=kernel,
+            block_align=_positive("--block-align", self.block_align, align),
+            prefix_caching=caching,
+            mamba_cache_mode=self._mamba_mode(caching),
+            spec_tokens=self.spec_tokens,
+            in_flight_tokens=self.batched_tokens * len(devices),
+            ssm_dtype=self.ssm_dtype,
+        )
+
+    def _mamba_mode(self, caching: bool) -> str:
+        if self.mamba_cache_mode not in (None, "none", "align"):
+            raise BadInput("--mamba-cache-mode", self.mamba_cache_mode, "is not none or align")
+        if not caching:
+            return "none"  # vLLM resets the mode when prefix caching is off
+        return "align"  # and never leaves it at none when prefix caching is on
+
+
+def _positive(what: str, value: int | None, default: int) -> int:
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**31:
+        raise BadInput(what, value, "is not a whole number from 1 to 2**31")
+    return value
+
+
+def _platform(devices: Sequence[Device]) -> str:
+    names = [device.name.lower() for device in devices]
+    return "cpu" if names and all(name.startswith("cpu") for name in names) else "xpu"

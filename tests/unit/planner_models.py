@@ -1,0 +1,87 @@
+"""Configs and devices the planner's tests share. Sizes from public config.json files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from arcpp.devices import Device, DeviceMemory
+from arcpp.units import MiB
+
+ROOT = Path(__file__).parents[2]
+BUNDLED = ROOT / "tests" / "models" / "kjv-hybrid-8l" / "hf"
+
+B70 = Device("B70", DeviceMemory(31023 * MiB, 31023 * MiB), 608.0)
+B580 = Device("B580", DeviceMemory(11605 * MiB, 11605 * MiB), 456.0)
+
+QWEN35_27B: dict[str, Any] = {
+    "architectures": ["Qwen3_5ForConditionalGeneration"],
+    "text_config": {
+        "dtype": "bfloat16",
+        "num_hidden_layers": 64,
+        "hidden_size": 5120,
+        "full_attention_interval": 4,
+        "num_attention_heads": 24,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "intermediate_size": 17408,
+        "vocab_size": 248320,
+        "tie_word_embeddings": False,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 48,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "linear_conv_kernel_dim": 4,
+        "mamba_ssm_dtype": "float32",
+        "mtp_num_hidden_layers": 1,
+        "max_position_embeddings": 262144,
+    },
+    "vision_config": {
+        "depth": 27,
+        "hidden_size": 1152,
+        "intermediate_size": 4304,
+        "num_heads": 16,
+        "patch_size": 16,
+        "spatial_merge_size": 2,
+        "out_hidden_size": 5120,
+    },
+}
+
+QWEN3_30B: dict[str, Any] = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "torch_dtype": "bfloat16",
+    "num_hidden_layers": 48,
+    "hidden_size": 2048,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+    "intermediate_size": 6144,
+    "vocab_size": 151936,
+    "tie_word_embeddings": False,
+    "max_position_embeddings": 40960,
+}
+
+LLAMA_8B: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "torch_dtype": "bfloat16",
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "tie_word_embeddings": False,
+    "max_position_embeddings": 131072,
+}
+
+
+def write_config(folder: Path, config: dict[str, Any]) -> Path:
+    """``config`` as a bare config.json in ``folder``."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    return path
