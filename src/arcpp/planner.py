@@ -175,7 +175,7 @@ class Planning:
         effective = self.wanted or longest
         each = layout.blocks_per_request(effective) if layout.groups else 0
         together = max(1, (num_blocks - layout.null_blocks) // each) if each else 0
-        state_blocks = together * layout.state_blocks()
+        state_blocks = together * layout.state_blocks(effective)
         stages = tuple(
             self._stage(stage, num_blocks, min(state_blocks, num_blocks), blocks[stage.index])
             for stage in partition.stages
@@ -191,7 +191,7 @@ class Planning:
             num_blocks=num_blocks,
             null_blocks=layout.null_blocks,
             blocks_per_request=each,
-            state_blocks_per_request=layout.state_blocks(),
+            state_blocks_per_request=layout.state_blocks(effective),
             max_num_seqs=layout.max_sequences(num_blocks, request.sequences),
             binding_stage=blocks.index(min(blocks)),
             decode_tokens_per_s_limit=self._decode_limit(stages),
@@ -288,6 +288,12 @@ class Planning:
             arguments += ["--kv-cache-dtype", request.kv_cache_dtype]
         if request.block_size is not None:
             arguments += ["--block-size", str(request.block_size)]
+        if (
+            self.profile.hybrid
+            and (request.prefix_caching, request.mamba_cache_mode) != (None,) * 2
+        ):
+            caching = self.layout.options.prefix_caching
+            arguments.append(f"--{'' if caching else 'no-'}enable-prefix-caching")
         if request.max_num_batched_tokens is not None:
             arguments += ["--max-num-batched-tokens", str(request.max_num_batched_tokens)]
         return tuple(arguments)

@@ -12,11 +12,10 @@ from .memory.placement import DROPPED
 from .memory.versions import NEWEST, VllmVersion, vllm_version
 from .memory.vllm import KvOptions
 from .profile.dtypes import model_dtype
-from .profile.model import LINEAR, ModelProfile
+from .profile.model import LINEAR, MAMBA, ModelProfile
 from .units import MiB
 
 GOALS = ("context", "concurrency", "decode")
-_PLATFORMS = {"xpu": (16, 16), "cuda": (16, 16), "cpu": (128, 32)}  # block size, kernel block
 
 
 @dataclass(frozen=True)
@@ -107,37 +106,50 @@ class PlanRequest:
         """The cache options vLLM would run ``profile`` with. Raises BadInput."""
         version = self.vllm()
         platform = self.platform or _platform(devices)
-        if platform not in _PLATFORMS:
-            raise BadInput("platform", platform, "is not xpu, cuda or cpu")
-        block, kernel = _PLATFORMS[platform]
+        dtype = profile.dtype if self.dtype is None else model_dtype(self.dtype, "--dtype")
+        block, kernel = _blocks(platform, dtype, version)
         align = 64 if platform == "xpu" and any(x.kind == LINEAR for x in profile.layers) else 1
-        caching = self.prefix_caching
-        if caching is None:
-            caching = version.hybrid_prefix_caching or not profile.hybrid
+        caching = self.caching(profile)
+        mamba2 = any(layer.kind == MAMBA for layer in profile.layers)
+        batches = len(devices) if version.windows_keep_all_in_flight else 1
         if self.spec_tokens < 0 or self.spec_tokens > 64:
             raise BadInput("--spec-tokens", self.spec_tokens, "is not between 0 and 64")
         if self.spec_tokens and not profile.mtp_layers:
             raise BadInput("--spec-tokens", self.spec_tokens, "but this model has no draft layers")
         return KvOptions(
             version=version,
-            dtype=profile.dtype if self.dtype is None else model_dtype(self.dtype, "--dtype"),
+            dtype=dtype,
             kv_cache_dtype=self.kv_cache_dtype,
             block_size=_positive("--block-size", self.block_size, block),
             kernel_block=kernel,
             block_align=_positive("--block-align", self.block_align, align),
             prefix_caching=caching,
-            mamba_cache_mode=self._mamba_mode(caching),
+            mamba_cache_mode=self._mamba_mode(version, caching, mamba2),
             spec_tokens=self.spec_tokens,
-            in_flight_tokens=self.batched_tokens * len(devices),
+            in_flight_tokens=self.batched_tokens * batches,
+            checkpoint_blocks=version.mamba2_checkpoint_blocks if mamba2 else 0,
             ssm_dtype=self.ssm_dtype,
         )
 
-    def _mamba_mode(self, caching: bool) -> str:
-        if self.mamba_cache_mode not in (None, "none", "align"):
-            raise BadInput("--mamba-cache-mode", self.mamba_cache_mode, "is not none or align")
+    def caching(self, profile: ModelProfile) -> bool:
+        """Whether prefix caching is on: as asked, as ``--mamba-cache-mode`` implies, or default."""
+        if self.prefix_caching is not None:
+            return self.prefix_caching
+        if profile.hybrid and self.mamba_cache_mode is not None:
+            return self.mamba_cache_mode != "none"
+        return self.vllm().hybrid_prefix_caching or not profile.hybrid
+
+    def _mamba_mode(self, version: VllmVersion, caching: bool, mamba2: bool) -> str:
+        asked = self.mamba_cache_mode
+        if asked not in (None, "none", "align", "all"):
+            raise BadInput("--mamba-cache-mode", asked, "is not none, align or all")
         if not caching:
             return "none"  # vLLM resets the mode when prefix caching is off
-        return "align"  # and never leaves it at none when prefix caching is on
+        if asked == "align" or not mamba2:
+            return "align"  # and never leaves it at none when prefix caching is on
+        if asked in (None, "none") and self.spec_tokens and version.release < (0, 21):
+            return "align"
+        return version.mamba2_mode
 
 
 def _positive(what: str, value: int | None, default: int) -> int:
@@ -146,6 +158,17 @@ def _positive(what: str, value: int | None, default: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**31:
         raise BadInput(what, value, "is not a whole number from 1 to 2**31")
     return value
+
+
+def _blocks(platform: str, dtype: str, version: VllmVersion) -> tuple[int, int]:
+    """(default block size, smallest block the attention kernel runs), in tokens."""
+    if platform == "cpu":
+        return 128, 32
+    if platform == "xpu" and dtype != "float32":
+        return 64, version.xpu_kernel_block
+    if platform in ("xpu", "cuda"):
+        return 16, 16  # float32 runs on Triton attention
+    raise BadInput("platform", platform, "is not xpu, cuda or cpu")
 
 
 def _platform(devices: Sequence[Device]) -> str:

@@ -12,7 +12,7 @@ from itertools import accumulate
 from math import lcm
 
 from arcpp.errors import BadInput
-from arcpp.profile.model import FULL, SLIDING, Layer, ModelProfile
+from arcpp.profile.model import Layer, ModelProfile
 
 from .kv_dtypes import kv_token_bytes
 from .versions import VllmVersion
@@ -25,6 +25,7 @@ class KvOptions:
     kernel_block: smallest block the attention backend runs (16 on XPU, 32 on CPU).
     block_align: multiple that a hybrid's block is rounded up to at the end (64 on XPU).
     in_flight_tokens: most tokens scheduled and not yet settled (sliding windows keep them).
+    checkpoint_blocks: blocks that mode ``align`` adds per group and request.
     """
 
     version: VllmVersion
@@ -37,6 +38,7 @@ class KvOptions:
     mamba_cache_mode: str
     spec_tokens: int
     in_flight_tokens: int
+    checkpoint_blocks: int = 0
     ssm_dtype: str | None = None
 
 
@@ -45,7 +47,7 @@ class Group:
     """Layers that share one block table.
 
     pages: bytes per block of each member, by position in the model's layer order (draft
-    layers follow the model's own). block_tokens: tokens in a block (attention kinds).
+    layers follow the model's own). block_tokens: tokens in a block, 0 for recurrent state.
     """
 
     kind: str
@@ -69,7 +71,7 @@ class KvLayout:
         self.layers: tuple[Layer, ...] = profile.layers
         if options.spec_tokens:
             self.layers = profile.layers + profile.mtp_layers
-        self.block_tokens = _block_tokens(profile, options)
+        self.block_tokens, self.state_tokens = _block_tokens(profile, options)
         self.groups = _groups(self.layers, self.block_tokens, options)
         #: Per group: bytes of one block over layers [0, i).
         self._sums = [
@@ -88,10 +90,16 @@ class KvLayout:
             high = len(self.layers)  # draft layers live on the last rank
         return max((sums[high] - sums[low] for sums in self._sums), default=0)
 
-    def state_blocks(self) -> int:
-        """Blocks one request takes for recurrent state, over all groups."""
-        spec = self.options.spec_tokens
-        each = (2 if self.options.mamba_cache_mode == "align" else 1) + spec
+    def state_blocks(self, tokens: int = 1) -> int:
+        """Blocks one request of ``tokens`` takes for recurrent state, over all groups."""
+        options = self.options
+        if options.mamba_cache_mode == "all":
+            drafts = options.spec_tokens if options.version.all_mode_counts_drafts else 0
+            each = cdiv(tokens, self.state_tokens) + drafts
+        elif options.mamba_cache_mode == "align":
+            each = 2 + options.spec_tokens + options.checkpoint_blocks
+        else:
+            each = 1 + options.spec_tokens
         return sum(each for group in self.groups if group.block_tokens == 0)
 
     def attention_groups(self) -> int:
@@ -100,7 +108,7 @@ class KvLayout:
 
     def blocks_per_request(self, tokens: int) -> int:
         """Blocks one request of ``tokens`` takes, over all groups."""
-        needed = self.state_blocks()
+        needed = self.state_blocks(tokens)
         for group in self.groups:
             if not group.block_tokens:
                 continue
@@ -124,9 +132,15 @@ class KvLayout:
         return low
 
     def capacity_tokens(self, num_blocks: int, length: int) -> int:
-        """Tokens the host's log reports for requests of ``length`` (its own float arithmetic)."""
-        if not self.groups:
+        """Tokens the host's log reports for requests of ``length``, by its own arithmetic.
+
+        All versions count every block, the null block too, and divide in floating point.
+        """
+        if not self.groups or length < 1:
             return 0
+        if self.options.version.logs_blocks_of_one_group:
+            blocks = [group.block_tokens or self.state_tokens for group in self.groups]
+            return num_blocks // len(self.groups) * min(blocks)
         return int(num_blocks / self.blocks_per_request(length) * length)
 
     def max_sequences(self, num_blocks: int, asked: int) -> int:
@@ -135,21 +149,29 @@ class KvLayout:
         return asked if not each else min(asked, max(0, num_blocks - self.null_blocks) // each)
 
 
-def _block_tokens(profile: ModelProfile, options: KvOptions) -> int:
-    """Tokens per attention block: for hybrids grown until its page holds a layer's state."""
-    if options.block_size < 1:
-        raise BadInput("--block-size", options.block_size, "is not a number of tokens")
+def _block_tokens(profile: ModelProfile, options: KvOptions) -> tuple[int, int]:
+    """Tokens per attention block and per state block.
+
+    For hybrids the block grows until its page holds a layer's state. A state block covers the
+    attention block's tokens, or the whole length in mode ``none``.
+    """
     states = [layer.state for layer in profile.layers if layer.state is not None]
     shapes = [layer.kv for layer in profile.layers if layer.kv is not None]
     if not states or not shapes:
-        return options.block_size
+        return options.block_size, profile.max_model_len
     state = max(_state_bytes(layer, options) for layer in profile.layers)
     token = kv_token_bytes(shapes[0], options.kv_cache_dtype, options.dtype)
     step = max(options.kernel_block, options.block_size)
+    if options.mamba_cache_mode == "all":
+        step = lcm(profile.mamba_chunk or 2048, step)
     grown = step * cdiv(state, step * token)
-    grown = options.kernel_block * cdiv(grown, options.kernel_block)
+    if options.version.release >= (0, 29):
+        grown = options.kernel_block * cdiv(grown, options.kernel_block)
     block = max(options.block_size, grown)
-    return options.block_align * cdiv(block, options.block_align)
+    block = options.block_align * cdiv(block, options.block_align)
+    if options.mamba_cache_mode == "none":
+        return block, profile.max_model_len
+    return block, grown if options.mamba_cache_mode == "all" else block
 
 
 def _state_bytes(layer: Layer, options: KvOptions) -> int:
@@ -158,77 +180,88 @@ def _state_bytes(layer: Layer, options: KvOptions) -> int:
     return layer.state.bytes(options.dtype, options.spec_tokens, options.ssm_dtype)
 
 
-def _groups(layers: Sequence[Layer], block: int, options: KvOptions) -> tuple[Group, ...]:
-    """Layers by block table. Layers of one type are dealt out in turn over equal groups."""
-    types: dict[tuple[object, ...], list[int]] = {}
+@dataclass(frozen=True)
+class _Type:
+    """Layers of one cache spec. size: bytes per token, or per state where ``tokens`` is 0.
+    tokens: tokens in a block before pages are made equal."""
+
+    kind: str
+    window: int | None
+    size: int
+    tokens: int
+
+    @property
+    def page(self) -> int:
+        return self.size * (self.tokens or 1)
+
+
+def _types(
+    layers: Sequence[Layer], block: int, options: KvOptions
+) -> dict[tuple[_Type, object], list[int]]:
+    """Layer positions by spec, in order of first appearance."""
+    found: dict[tuple[_Type, object], list[int]] = {}
     for index, layer in enumerate(layers):
         if layer.kv is not None:
-            token = kv_token_bytes(layer.kv, options.kv_cache_dtype, options.dtype)
-            types.setdefault((layer.kind, token, layer.window, layer.kv), []).append(index)
+            size = kv_token_bytes(layer.kv, options.kv_cache_dtype, options.dtype)
+            tokens = block if layer.window is None else _window_block(block, options)
+            key = (_Type(layer.kind, layer.window, size, tokens), layer.kv)
+            found.setdefault(key, []).append(index)
         elif layer.state is not None:
             size = _state_bytes(layer, options)
-            types.setdefault((layer.kind, size, None, layer.state), []).append(index)
+            found.setdefault((_Type(layer.kind, None, size, 0), layer.state), []).append(index)
+    return found
+
+
+def _window_block(block: int, options: KvOptions) -> int:
+    """Tokens in a sliding layer's block before pages are made equal."""
+    rule, kernel = options.version.window_block, options.kernel_block
+    if rule == "same":
+        return block
+    return kernel if rule == "kernel" else max(kernel, block // kernel * kernel)
+
+
+def _groups(layers: Sequence[Layer], block: int, options: KvOptions) -> tuple[Group, ...]:
+    """Layers by block table. Layers of one type are dealt out in turn over equal groups."""
+    types = _types(layers, block, options)
     if not types:
         return ()
-    same = _one_group(layers, types, block)
+    same = _one_group(types)
     if same is not None:
         return (same,)
-    page, tokens = _common_page(layers, types, block)
+    page = max(kind.page for kind, _ in types)
     counts = [len(members) for members in types.values()]
     size = min(counts)
     if max(counts) < size * 1.5:
         size = max(counts)
     groups: list[Group] = []
-    for key, members in types.items():
+    for (kind, _), members in types.items():
+        tokens = _tokens_of_page(kind, page, options)
         number = cdiv(len(members), size)
         for turn in range(number):
             pages = dict.fromkeys(members[turn::number], page)
-            groups.append(Group(str(key[0]), pages, tokens[key], layers[members[0]].window))
+            groups.append(Group(kind.kind, pages, tokens, kind.window))
     return tuple(groups)
 
 
-def _one_group(
-    layers: Sequence[Layer], types: dict[tuple[object, ...], list[int]], block: int
-) -> Group | None:
+def _one_group(types: dict[tuple[_Type, object], list[int]]) -> Group | None:
     """The single group of a model whose layers all need the same number of token slots."""
-    kinds = {(layers[members[0]].kind, layers[members[0]].window) for members in types.values()}
-    recurrent = any(layers[members[0]].state is not None for members in types.values())
-    if len(kinds) > 1 or (recurrent and len({key[1] for key in types}) > 1):
+    kinds = [kind for kind, _ in types]
+    if len({(kind.kind, kind.window, kind.tokens) for kind in kinds}) > 1:
         return None
-    kind, window = next(iter(kinds))
-    pages: dict[int, int] = {}
-    for key, members in types.items():
-        size = key[1]
-        assert isinstance(size, int)
-        pages.update(dict.fromkeys(members, size if recurrent else size * block))
-    return Group(kind, dict(sorted(pages.items())), 0 if recurrent else block, window)
+    if kinds[0].tokens == 0 and len({kind.size for kind in kinds}) > 1:
+        return None
+    pages = {index: kind.page for (kind, _), members in types.items() for index in members}
+    return Group(kinds[0].kind, dict(sorted(pages.items())), kinds[0].tokens, kinds[0].window)
 
 
-def _common_page(
-    layers: Sequence[Layer], types: dict[tuple[object, ...], list[int]], block: int
-) -> tuple[int, dict[tuple[object, ...], int]]:
-    """The page all types share, and tokens per block of each type (0 for recurrent ones).
-
-    The largest page wins; an attention type whose page divides it gets more tokens per block,
-    any other is padded.
-    """
-    pages: dict[tuple[object, ...], int] = {}
-    for key, members in types.items():
-        size = key[1]
-        assert isinstance(size, int)
-        pages[key] = size if layers[members[0]].state is not None else size * block
-    largest = max(pages.values())
-    tokens = {}
-    for key, members in types.items():
-        if layers[members[0]].kind not in (FULL, SLIDING):
-            tokens[key] = 0
-        elif largest % pages[key] == 0:
-            tokens[key] = block * (largest // pages[key])
-        else:
-            tokens[key] = block
-    return largest, tokens
-
-
-def least_common_block(groups: Sequence[Group]) -> int:
-    """Tokens at which every attention group starts a new block (the scheduler's block)."""
-    return lcm(*(group.block_tokens for group in groups if group.block_tokens))
+def _tokens_of_page(kind: _Type, page: int, options: KvOptions) -> int:
+    """Tokens of this type that the common page holds: more where its own page divides it,
+    else the page is padded."""
+    if kind.tokens == 0:
+        return 0
+    if page % kind.page == 0:
+        return kind.tokens * (page // kind.page)
+    if not options.version.pads_attention_pages:
+        right = f"cannot share blocks with other layers in vLLM {options.version.text}"
+        raise BadInput("--block-size", kind.tokens, right)
+    return kind.tokens

@@ -143,6 +143,7 @@ def _profile(
         mtp_layers=mtp,
         duplicates=family.duplicates & (roles.keys() | {"embed"}),
         delta=family.delta,
+        mamba_chunk=family.mamba_chunk,
         quantization=stored,
     )
 

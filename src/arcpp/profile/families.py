@@ -40,6 +40,7 @@ class Family:
     mtp: tuple[LayerShape, ...] = ()
     mtp_extra: Inventory | None = None
     delta: GatedDelta | None = None
+    mamba_chunk: int | None = None
 
 
 _EVERYWHERE = frozenset({"embed", "lm_head"})
@@ -262,7 +263,8 @@ def nemotron_h(text: Fields, _whole: Fields) -> Family:
         if letter not in kinds:
             raise BadModel(f"{text.where}: hybrid_override_pattern", letter, "is not M, *, - or E")
     made = {letter: kinds[letter]() for letter in sorted(set(pattern))}
-    return Family(tuple(made[letter] for letter in pattern), _EVERYWHERE, hidden)
+    layers = tuple(made[letter] for letter in pattern)
+    return Family(layers, _EVERYWHERE, hidden, mamba_chunk=text.count("chunk_size", default=2048))
 
 
 def _nemotron_experts(text: Fields, norm: Inventory) -> LayerShape:
@@ -312,7 +314,8 @@ def granite_hybrid(text: Fields, _whole: Fields) -> Family:
         if kind not in ("mamba", "attention", FULL):
             raise BadModel(f"{text.where}: layer_types", kind, "is not mamba or attention")
     layers = tuple(mamba if kind == "mamba" else attention for kind in kinds)
-    return Family(layers, _EVERYWHERE, hidden)
+    chunk = text.count("mamba_chunk_size", "chunk_size", default=2048)
+    return Family(layers, _EVERYWHERE, hidden, mamba_chunk=chunk)
 
 
 FAMILIES: dict[str, Callable[[Fields, Fields], Family]] = {

@@ -90,6 +90,7 @@ class ModelProfile:
     tied. mtp_layers: the draft layers, used only with speculation (their weights are the role
     ``mtp``). widths: activation elements per token at the widest point of a layer.
     duplicates: roles that stock vLLM builds on every stage for this architecture.
+    mamba_chunk: chunk size of Mamba-2 layers, which older versions align blocks to.
     source: where the weights' sizes come from (``safetensors``, ``config``, ``openvino``).
     """
 
@@ -106,6 +107,7 @@ class ModelProfile:
     mtp_layers: tuple[Layer, ...] = ()
     duplicates: frozenset[str] = frozenset()
     delta: GatedDelta | None = None
+    mamba_chunk: int | None = None
     quantization: str | None = None
     notes: tuple[str, ...] = field(default=())
 
