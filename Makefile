@@ -1,0 +1,34 @@
+# Everything here sets itself up on a fresh machine with Python 3.11 and a compiler.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PYTEST ?=
+
+.PHONY: help setup demo test lint bench clean
+help:
+	@echo "make demo   serve the bundled hybrid model through vLLM on two CPU stages and ask it"
+	@echo "make test   lint, types, layers, docs checks and all tests (30 to 60 minutes on two cores)"
+	@echo "make lint   the part of it that takes seconds"
+	@echo "make bench  measure, and rewrite docs/benchmarks.md"
+	@echo "make clean  remove $(VENV) and caches"
+
+setup:
+	@$(PYTHON) .ci/setup.py $(VENV)
+
+demo: setup
+	@$(BIN)/python -m tests.demo.vllm_demo
+
+test: lint
+	$(BIN)/python -m pytest $(PYTEST)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup
+	$(BIN)/python -m tests.bench
+
+clean:
+	rm -rf $(VENV) .venv-ci .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

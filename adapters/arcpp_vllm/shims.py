@@ -1,0 +1,114 @@
+"""Small wrappers around vLLM behaviour, each with symptom, cause and removal condition."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from vllm.distributed.parallel_state import get_pp_group
+from vllm.platforms import current_platform
+
+from .exchange import gather
+
+# What Platform.update_block_size_for_backend may set on a stage that has attention layers.
+_BLOCK_SIZE_FIELDS = ("block_size", "mamba_block_size", "mamba_page_size_padded")
+
+
+def keep_to_loopback() -> None:
+    """Let gloo listen on loopback only.
+
+    Symptom: gloo binds to the address of the host name, reachable from outside, although all
+    stages share one machine. Standing: there is no vLLM option for it.
+    """
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+
+@contextmanager
+def no_device_collectives() -> Iterator[None]:
+    """While a worker initialises its device, build no device-collective group.
+
+    Symptom: XPUWorker.init_device runs an all_reduce over oneCCL whenever there is more than
+    one worker (xpu_worker.py, 0.20 to 0.33); oneCCL hangs under a narrow ZE_AFFINITY_MASK and
+    livelocks between Arc cards. On CUDA the same call builds NCCL communicators. Neither is
+    used between stages. Can go when vLLM takes the backend from an option.
+    """
+    if current_platform.is_cpu():
+        yield
+        return
+    os.environ.setdefault("VLLM_DISABLE_PYNCCL", "1")
+    platform, distributed = type(current_platform), torch.distributed
+    backend, has_xccl = platform.dist_backend, distributed.is_xccl_available
+    platform.dist_backend = "gloo"
+    distributed.is_xccl_available = lambda: False
+    try:
+        yield
+    finally:
+        platform.dist_backend = backend
+        distributed.is_xccl_available = has_xccl
+
+
+def allocate_intermediate_tensors(worker: Any) -> None:
+    """Give a later stage the buffer its runner copies the boundary into.
+
+    Symptom: ``assert self.intermediate_tensors is not None`` (gpu_model_runner.
+    sync_and_gather_intermediate_tensors, 0.32.0) on the first request with more than one
+    stage on the CPU build: the buffer is only made in ``_dummy_run``, which CPU skips.
+    Idempotent; can go when the CPU runner makes it itself.
+    """
+    runner = worker.model_runner
+    if get_pp_group().is_first_rank or getattr(runner, "intermediate_tensors", 0) is not None:
+        return
+    runner.intermediate_tensors = runner.model.make_empty_intermediate_tensors(
+        batch_size=runner.max_num_tokens,
+        dtype=runner.model_config.dtype,
+        device=runner.device,
+    )
+
+
+def agree_on_block_sizes(worker: Any) -> None:
+    """Make a stage without attention layers use the block sizes of those that have some.
+
+    Symptom: on a hybrid model, a stage of linear-attention layers alone never aligns its state
+    page to the attention page (Platform.update_block_size_for_backend returns early when a
+    worker has no attention backend, 0.32.0), so its groups do not match the other stages'.
+    Collective over all stages. Can go when vLLM computes block sizes from the whole model.
+    """
+    cache_config = worker.cache_config
+    backends = current_platform._find_non_ssm_backends(worker.vllm_config)
+    mine = {field: getattr(cache_config, field, None) for field in _BLOCK_SIZE_FIELDS}
+    stages = gather({"attention": bool(backends), "sizes": mine})
+    with_attention = [stage["sizes"] for stage in stages if stage["attention"]]
+    if backends or not with_attention:
+        return
+    for field, size in with_attention[0].items():
+        setattr(cache_config, field, size)
+
+
+def let_cpu_stages_share_cores(stages: int) -> None:
+    """On a CPU host, let several stages run on the same cores unless the user bound them.
+
+    Symptom: "Not enough allowed NUMA nodes to bind threads of 2 local CPUWorkers" at start
+    (ompmultiprocessing, 0.32.0) on any machine with fewer memory nodes than stages.
+    """
+    if current_platform.is_cpu() and stages > 1:
+        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+
+
+def cache_tensors(caches: Any) -> Iterator[torch.Tensor]:
+    """All tensors of a runner's ``kv_caches``, however it nests them."""
+    if isinstance(caches, torch.Tensor):
+        yield caches
+    elif isinstance(caches, dict):
+        yield from cache_tensors(list(caches.values()))
+    elif isinstance(caches, list | tuple):
+        for entry in caches:
+            yield from cache_tensors(entry)
+
+
+def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes behind ``tensors``, shared storage counted once."""
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+    return sum(storages.values())

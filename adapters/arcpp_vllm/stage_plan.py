@@ -1,0 +1,150 @@
+"""From what a worker knows to the layer partition that all stages agree on.
+
+Every stage measures its own device, the measurements are exchanged, and the same deterministic
+planner runs on every stage. No weight has been read by then.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from vllm.logger import init_logger
+from vllm.platforms import current_platform
+
+from arcpp.devices import Device, DeviceMemory
+from arcpp.errors import BadInput, UnknownModel
+from arcpp.planner import Plan, PlanRequest, make_plan
+from arcpp.profile import load_profile
+from arcpp.report import plan_text
+
+from . import model_files
+from .compat import vllm_version
+from .exchange import gather
+
+logger = init_logger("vllm.arcpp.plan")
+
+PARTITION_VARIABLE = "VLLM_PP_LAYER_PARTITION"
+
+
+def agree(worker: Any) -> Plan | None:
+    """Plan all stages and publish the layer partition to vLLM; the same on every rank.
+
+    Collective over all stages. A partition the user set is kept and checked. Returns None for
+    an architecture the planner does not know when the user's partition (or a single stage)
+    leaves nothing to plan. Raises DoesNotFit, BadInput.
+    """
+    memories = gather(measure(worker))
+    devices = [
+        Device(seen["device"], DeviceMemory(seen["total"], seen["free"], source=seen["source"]))
+        for seen in memories
+    ]
+    stages = worker.parallel_config.pipeline_parallel_size
+    given = os.environ.get(PARTITION_VARIABLE)
+    try:
+        profile = load_profile(model_files.local_folder(worker))
+    except UnknownModel as error:
+        if given is None and stages > 1:
+            raise UnknownModel(
+                error.what,
+                error.value,
+                f"{error.right} (or split the layers by hand with {PARTITION_VARIABLE})",
+            ) from error
+        if worker.rank == 0:
+            logger.warning("arcpp: %s; the partition could not be checked against memory", error)
+        return None
+    plan = make_plan(profile, _shared_alike(devices), _request(worker, _partition(given)))
+    if stages > 1:
+        os.environ[PARTITION_VARIABLE] = str(plan.partition)
+    if worker.rank == 0:
+        logger.info("arcpp: the plan for %s\n%s", worker.model_config.model, plan_text(plan))
+    return plan
+
+
+def measure(worker: Any) -> dict[str, Any]:
+    """This stage's device and its memory in bytes, as the host's own worker measured it."""
+    if current_platform.is_cpu():
+        from vllm.utils.cpu_resource_utils import get_allowed_cpu_list, get_memory_node_info
+
+        node = get_allowed_cpu_list()[0].numa_node
+        info = get_memory_node_info(node)
+        name, total, free = f"cpu:{node}", info.total_memory, info.available_memory
+        source = "memory node"
+    else:
+        snapshot = worker.init_snapshot
+        name, total, free = str(worker.device), snapshot.total_memory, snapshot.free_memory
+        source = "vLLM's memory snapshot"
+    # More free than there is: memory that was added since the node's total was counted.
+    return {"device": name, "total": int(total), "free": int(min(free, total)), "source": source}
+
+
+def share_of(plan: Plan | None, rank: int, measured: int) -> int:
+    """KV bytes for this stage: as the host measured, or its share of a device it shares.
+
+    vLLM gives every worker the same fraction of its device; on a device with several stages
+    (the CPU) those fractions would add up to more memory than there is.
+    """
+    if plan is None:
+        return measured
+    device = plan.stages[rank].device
+    if sum(stage.device == device for stage in plan.stages) == 1:
+        return measured
+    return min(measured, plan.stages[rank].kv_available_bytes)
+
+
+def layer_range(plan: Plan | None, rank: int) -> str:
+    """This stage's layers for a log line: "[0, 5)"."""
+    if plan is None:
+        return "as set by hand"
+    return f"[{plan.stages[rank].low}, {plan.stages[rank].high})"
+
+
+def _shared_alike(devices: list[Device]) -> list[Device]:
+    """Stages on one device measured it at different moments: give them all the smallest figures."""
+    least: dict[str, DeviceMemory] = {}
+    for device in devices:
+        seen = least.setdefault(device.name, device.memory)
+        least[device.name] = DeviceMemory(
+            min(seen.total, device.memory.total),
+            min(seen.free, device.memory.free),
+            source=seen.source,
+        )
+    return [Device(device.name, least[device.name]) for device in devices]
+
+
+def _partition(given: str | None) -> tuple[int, ...] | None:
+    if given is None:
+        return None
+    try:
+        return tuple(int(part) for part in given.split(","))
+    except ValueError:
+        raise BadInput(
+            PARTITION_VARIABLE, given, "is not a list of layer counts, such as 60,4"
+        ) from None
+
+
+def _request(worker: Any, partition: tuple[int, ...] | None) -> PlanRequest:
+    """What this vLLM will run with, in the planner's terms."""
+    model, cache, scheduler = worker.model_config, worker.cache_config, worker.scheduler_config
+    automatic = getattr(model, "original_max_model_len", None) == -1
+    kv_memory = cache.kv_cache_memory_bytes
+    return PlanRequest(
+        host="vllm",
+        version=vllm_version(),
+        partition=partition,
+        kv_memory=None if kv_memory is None else (int(kv_memory),),
+        gpu_memory_utilization=cache.gpu_memory_utilization,
+        block_size=cache.block_size if cache.user_specified_block_size else None,
+        mamba_cache_mode=cache.mamba_cache_mode,
+        max_model_len="auto" if automatic else model.max_model_len,
+        max_num_seqs=scheduler.max_num_seqs,
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
+        dtype=str(model.dtype).removeprefix("torch."),
+        kv_cache_dtype=cache.cache_dtype,
+        prefix_caching=cache.enable_prefix_caching,
+        dropped_roles=frozenset(),  # this worker keeps every duplicate stock vLLM builds
+        platform=current_platform.device_type,
+        ssm_dtype=None if cache.mamba_ssm_cache_dtype == "auto" else cache.mamba_ssm_cache_dtype,
+    )
+
+

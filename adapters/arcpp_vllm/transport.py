@@ -1,0 +1,90 @@
+"""Puts a link in the place of the pipeline group's tensor sends.
+
+vLLM's worker hands a stage's output to ``get_pp_group().isend_tensor_dict`` and takes its input
+from ``irecv_tensor_dict`` (gpu_worker.Worker.execute_model, 0.20 to 0.33). Both are replaced on
+that one group instance, so that no device collective runs between stages and the worker's own
+body stays as it is. Which link is behind it makes no difference here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+from vllm import envs
+from vllm.distributed.parallel_state import get_pp_group
+
+from arcpp.backends.gloo_link import GlooReceiver, GlooSender
+from arcpp.link import LinkReceiver, LinkSender
+
+
+class BoundaryTransport:
+    """Sender and receiver of one stage, in the shape vLLM's pipeline group offers."""
+
+    def __init__(
+        self, sender: LinkSender | None, receiver: LinkReceiver | None, timeout: float
+    ) -> None:
+        self._sender, self._receiver, self._timeout = sender, receiver, timeout
+
+    def isend_tensor_dict(
+        self,
+        tensor_dict: dict[str, Any],
+        dst: int | None = None,  # noqa: ARG002 (adjacent stages only)
+        all_gather_group: Any = None,  # noqa: ARG002 (no tensor parallelism)
+        all_gather_tensors: Any = None,  # noqa: ARG002
+    ) -> list[Any]:
+        """Hand the stage's output over; nothing is left to wait for (hence no handles)."""
+        if self._sender is not None:
+            self._sender.send(tensor_dict, timeout=self._timeout)
+        return []
+
+    def irecv_tensor_dict(
+        self,
+        src: int | None = None,  # noqa: ARG002 (adjacent stages only)
+        all_gather_group: Any = None,  # noqa: ARG002 (no tensor parallelism)
+        all_gather_tensors: Any = None,  # noqa: ARG002
+    ) -> tuple[dict[str, Any] | None, list[Any], list[Callable[[], None]]]:
+        """Promise the stage's input: it is received when the model first asks for it.
+
+        vLLM runs the returned callables once, before the first use of the dictionary, which
+        lets this stage prepare its batch while the one before still computes.
+        """
+        if self._receiver is None:
+            return None, [], []
+        receiver, tensors = self._receiver, {}
+
+        def receive() -> None:
+            tensors.update(receiver.recv(timeout=self._timeout))
+
+        return tensors, [], [receive]
+
+    def close(self) -> None:
+        """Close both ends; may be repeated."""
+        for end in (self._sender, self._receiver):
+            if end is not None:
+                end.close()
+
+
+def install(worker: Any) -> BoundaryTransport | None:
+    """Open this stage's links and put them on the pipeline group; None for a single stage.
+
+    Collective over all stages: every rank must call it at the same point.
+    """
+    pp = get_pp_group()
+    if pp.world_size == 1:
+        return None
+    group = dist.new_group(ranks=pp.ranks, backend="gloo")
+    stage, ranks = pp.rank_in_group, pp.ranks
+    sender = receiver = None
+    if not pp.is_last_rank:
+        sender = GlooSender(f"stage{stage}->stage{stage + 1}", ranks[stage + 1], group)
+    if not pp.is_first_rank:
+        name = f"stage{stage - 1}->stage{stage}"
+        receiver = GlooReceiver(name, ranks[stage - 1], group, worker.device)
+    timeout = float(envs.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS)
+    boundary = BoundaryTransport(sender, receiver, timeout)
+    pp.use_cpu_custom_send_recv = False
+    pp.isend_tensor_dict = boundary.isend_tensor_dict
+    pp.irecv_tensor_dict = boundary.irecv_tensor_dict
+    return boundary

@@ -1,0 +1,84 @@
+"""One stage: the platform's own worker (CPU, XPU, CUDA) with a plan, a link and shims around it.
+
+The base class is whatever vLLM chose for the platform; its name arrives in the environment,
+because vLLM names worker classes by string and builds them in another process.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from vllm.logger import init_logger
+from vllm.utils.import_utils import resolve_obj_by_qualname
+
+from arcpp.errors import ArcppError
+from arcpp.planner import Plan
+from arcpp.units import format_gib
+
+from . import handover, orphans, shims, stage_plan, transport
+
+logger = init_logger("vllm.arcpp.worker")
+
+_Base: Any = resolve_obj_by_qualname(handover.base_worker())
+
+
+class ArcppWorker(_Base):
+    """Stage of rank ``self.rank``; see the module's docstring."""
+
+    _plan: Plan | None = None
+    _link: transport.BoundaryTransport | None = None
+
+    def init_device(self) -> None:
+        """The base's, without warming up a device collective that no stage will use."""
+        orphans.watch_parent(lambda: None)
+        shims.keep_to_loopback()
+        with shims.no_device_collectives():
+            super().init_device()
+
+    def load_model(self, **kwargs: Any) -> None:
+        """Agree on the partition from memory measured on every stage, then load these layers."""
+        try:
+            self._plan = stage_plan.agree(self)
+        except ArcppError as error:
+            handover.refuse(self.rank, f"arcpp: {error}")
+            raise
+        started = time.monotonic()
+        super().load_model(**kwargs)
+        self._link = transport.install(self)
+        shims.allocate_intermediate_tensors(self)
+        logger.info("arcpp: stage %d loaded in %.1f s", self.rank, time.monotonic() - started)
+
+    def get_kv_cache_spec(self) -> dict[str, Any]:
+        """The base's, after a stage without attention took over the others' block sizes."""
+        shims.agree_on_block_sizes(self)
+        spec: dict[str, Any] = super().get_kv_cache_spec()
+        return spec
+
+    def determine_available_memory(self) -> int:
+        """Bytes for the KV cache: what the host measures, at most this stage's planned share."""
+        measured = int(super().determine_available_memory())
+        return stage_plan.share_of(self._plan, self.rank, measured)
+
+    def initialize_from_config(self, kv_cache_config: Any) -> None:
+        """The base's; then say what this stage holds."""
+        super().initialize_from_config(kv_cache_config)
+        model = self.model_runner.model
+        weights = shims.storage_bytes([*model.parameters(), *model.buffers()])
+        cache = shims.storage_bytes(shims.cache_tensors(self.model_runner.kv_caches))
+        logger.info(
+            "arcpp: stage %d on %s holds layers %s: weights %s GiB, KV cache and state %s GiB "
+            "in %d blocks",
+            self.rank,
+            self.device,
+            stage_plan.layer_range(self._plan, self.rank),
+            format_gib(weights),
+            format_gib(cache),
+            kv_cache_config.num_blocks,
+        )
+
+    def shutdown(self) -> None:
+        """Close the link first: the other end learns of it at once."""
+        if self._link is not None:
+            self._link.close()
+        super().shutdown()

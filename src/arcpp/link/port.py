@@ -1,0 +1,54 @@
+"""The two ends of a link, as every implementation offers them.
+
+A link is directed and point to point: one sender, one receiver, adjacent stages, hops in order.
+Both ends count hops from 0, so that a lost, repeated or reordered hop is noticed. An end belongs
+to one thread at a time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+
+class LinkSender(ABC):
+    """Sending end. ``name`` appears in every error ("stage0->stage1")."""
+
+    name: str
+
+    @abstractmethod
+    def send(self, tensors: Mapping[str, Any], *, timeout: float) -> None:
+        """Hand over one boundary: named tensors on this stage's device.
+
+        Blocks until the link holds its own copy and has room for it (backpressure instead of
+        growth), not until the other end has taken it. The caller may overwrite the tensors
+        when this returns. ``timeout`` is in seconds and bounds every wait inside.
+
+        Raises PeerLost, DeadlineExceeded; ValueError for tensors that cannot cross.
+        After any of these the link is unusable: close it.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back whatever the end holds. Never blocks long, never raises, may be repeated."""
+
+
+class LinkReceiver(ABC):
+    """Receiving end. ``name`` appears in every error ("stage0->stage1")."""
+
+    name: str
+
+    @abstractmethod
+    def recv(self, *, timeout: float) -> dict[str, Any]:
+        """Take the next boundary: named tensors on this stage's device, safe to use at once.
+
+        Blocks until it is there, at most ``timeout`` seconds in all. The tensors belong to the
+        caller.
+
+        Raises PeerLost, DeadlineExceeded, LinkCorrupt. After any of these the link is unusable.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back whatever the end holds. Never blocks long, never raises, may be repeated."""

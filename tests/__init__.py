@@ -1,0 +1,1 @@
+"""arcpp's tests; see docs/architecture.md for what each folder is for."""

@@ -1,0 +1,1 @@
+"""Demonstrations that people run with make; they are tested like everything else."""
