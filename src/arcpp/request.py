@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 
 from .devices import Device
 from .errors import BadInput
+from .memory.layout import CacheLayout
+from .memory.openvino import PagedLayout
 from .memory.placement import DROPPED
 from .memory.versions import NEWEST, VllmVersion, vllm_version
-from .memory.vllm import KvOptions
+from .memory.vllm import KvLayout, KvOptions
 from .profile.dtypes import model_dtype
 from .profile.model import LINEAR, MAMBA, ModelProfile
 from .units import MiB
@@ -28,7 +30,7 @@ class PlanRequest:
     on every device; reserves: device name -> bytes promised to others, on top of the device's
     own. dropped_roles: duplicates the worker does not keep (empty: stock vLLM). platform: xpu,
     cuda or cpu; None: by the devices' names. ssm_dtype: ``--mamba-ssm-cache-dtype``. maximize:
-    one of GOALS.
+    one of GOALS. large_allocations: OpenVINO's GPU_ENABLE_LARGE_ALLOCATIONS is on.
     """
 
     host: str = "vllm"
@@ -52,11 +54,22 @@ class PlanRequest:
     platform: str | None = None
     ssm_dtype: str | None = None
     maximize: str = "context"
+    large_allocations: bool = False
+
+    def __post_init__(self) -> None:
+        if self.maximize not in GOALS:
+            raise BadInput("--maximize", self.maximize, f"is not one of {', '.join(GOALS)}")
+        if self.host not in ("vllm", "openvino"):
+            raise BadInput("--host", self.host, "is not vllm or openvino")
+        if self.margin is not None and self.margin < 0:
+            raise BadInput("--margin", self.margin, "is negative")
+        _ = self.sequences, self.batched_tokens
 
     @property
     def sequences(self) -> int:
-        """Most requests that run at once, as asked for (vLLM's default 256)."""
-        return _positive("--max-num-seqs", self.max_num_seqs, 256)
+        """Most requests that run at once, as asked for (256 in vLLM, 4 in OpenVINO, whose state
+        tables are allocated for all of them)."""
+        return _positive("--max-num-seqs", self.max_num_seqs, 256 if self.host == "vllm" else 4)
 
     @property
     def batched_tokens(self) -> int:
@@ -102,6 +115,26 @@ class PlanRequest:
         """Rules of the vLLM version asked for."""
         return vllm_version(self.version or NEWEST)
 
+    def layout(self, profile: ModelProfile, devices: Sequence[Device]) -> CacheLayout:
+        """The cache arithmetic of the host asked for. Raises BadInput."""
+        if self.host == "vllm":
+            return KvLayout(profile, self.kv_options(profile, devices))
+        self._check_drafts(profile)
+        platform = self.platform or _platform(devices)
+        return PagedLayout(
+            profile,
+            precision=self.kv_cache_dtype,
+            platform=platform,
+            spec_tokens=self.spec_tokens,
+            large_allocations=self.large_allocations,
+        )
+
+    def _check_drafts(self, profile: ModelProfile) -> None:
+        if self.spec_tokens < 0 or self.spec_tokens > 64:
+            raise BadInput("--spec-tokens", self.spec_tokens, "is not between 0 and 64")
+        if self.spec_tokens and not profile.mtp_layers:
+            raise BadInput("--spec-tokens", self.spec_tokens, "but this model has no draft layers")
+
     def kv_options(self, profile: ModelProfile, devices: Sequence[Device]) -> KvOptions:
         """The cache options vLLM would run ``profile`` with. Raises BadInput."""
         version = self.vllm()
@@ -112,10 +145,7 @@ class PlanRequest:
         caching = self.caching(profile)
         mamba2 = any(layer.kind == MAMBA for layer in profile.layers)
         batches = len(devices) if version.windows_keep_all_in_flight else 1
-        if self.spec_tokens < 0 or self.spec_tokens > 64:
-            raise BadInput("--spec-tokens", self.spec_tokens, "is not between 0 and 64")
-        if self.spec_tokens and not profile.mtp_layers:
-            raise BadInput("--spec-tokens", self.spec_tokens, "but this model has no draft layers")
+        self._check_drafts(profile)
         return KvOptions(
             version=version,
             dtype=dtype,

@@ -11,17 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-#: Blocks of a stage that keeps no cache.
-UNBOUNDED = 2**62
+from .memory.layout import UNBOUNDED
 
 
 @dataclass(frozen=True)
 class Need:
-    """What a stage takes. cost: its share of the decode time, in any integer unit."""
+    """What a stage takes. cost: its share of the decode time, in any integer unit. limit: most
+    blocks it can hold whatever the budget."""
 
     fixed: int
     per_block: int
     cost: int = 0
+    limit: int = UNBOUNDED
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ def blocks_within(budget: int, needs: Sequence[Need]) -> int:
     if left < 0:
         return -1
     per_block = sum(need.per_block for need in needs)
-    return left // per_block if per_block else UNBOUNDED
+    limit = min(need.limit for need in needs)
+    return min(left // per_block, limit) if per_block else limit
 
 
 def blocks_of(problem: Problem, counts: Sequence[int]) -> int:
@@ -62,17 +64,89 @@ def solve(problem: Problem, least_blocks: int = 0) -> tuple[int, ...] | None:
     """Layers per stage of the best partition with at least ``least_blocks``, or None."""
     if len(problem.devices) > problem.layers:
         return None
-    if len(set(problem.devices)) == len(problem.devices):
+    if not _shares(problem):
         most = _most_blocks(problem)
-        if most < least_blocks:
-            return None
-        return cheapest(problem, most)
-    return _solve_shared(problem, least_blocks)
+        return None if most < least_blocks else cheapest(problem, most)
+    found = _last_true(lambda blocks: cheapest(problem, blocks) is not None, max(0, least_blocks))
+    return None if found is None else cheapest(problem, found)
+
+
+def solve_cheapest(problem: Problem, enough: int) -> tuple[int, ...] | None:
+    """The least costly partition with ``enough`` blocks; of those, one with the most blocks."""
+    first = cheapest(problem, enough)
+    if first is None:
+        return None
+    least = cost_of(problem, first)
+
+    def as_cheap(blocks: int) -> bool:
+        found = cheapest(problem, blocks)
+        return found is not None and cost_of(problem, found) == least
+
+    most = _last_true(as_cheap, enough)
+    assert most is not None
+    return cheapest(problem, most)
+
+
+def cost_of(problem: Problem, counts: Sequence[int]) -> int:
+    """Sum of the stages' costs."""
+    cost = low = 0
+    for stage, count in enumerate(counts):
+        need = problem.need(stage, low, low + count)
+        cost += 0 if need is None else need.cost
+        low += count
+    return cost
+
+
+def _shares(problem: Problem) -> bool:
+    return len(set(problem.devices)) < len(problem.devices)
+
+
+def _last_true(holds: Callable[[int], bool], start: int) -> int | None:
+    """Largest number from ``start`` on for which ``holds``, which once false stays false."""
+    if not holds(start):
+        return None
+    step = 1
+    while start + step <= UNBOUNDED and holds(start + step):
+        start, step = start + step, step * 2
+    while step > 1:
+        step //= 2
+        if start + step <= UNBOUNDED and holds(start + step):
+            start += step
+    return start
+
+
+def _last_within(holds: Callable[[int], bool], start: int, end: int) -> int | None:
+    """As _last_true(), not beyond ``end``."""
+    return _last_true(lambda number: number <= end and holds(number), start)
+
+
+def _greedy(problem: Problem, blocks: int) -> bool:
+    """Whether filling stages in turn, each as far as ``blocks`` allow, places every layer.
+
+    Exact where needs grow with the layers; used only as a lower bound.
+    """
+    low, stages = 0, len(problem.devices)
+    for stage, device in enumerate(problem.devices):
+        budget, rest = problem.budgets[device], stages - stage - 1
+
+        def fits(high: int, *, index: int = stage, start: int = low, room: int = budget) -> bool:
+            need = problem.need(index, start, high)
+            return need is not None and blocks <= blocks_within(room, [need])
+
+        if rest == 0:
+            return fits(problem.layers)
+        high = _last_within(fits, low + 1, problem.layers - rest)
+        if high is None:
+            return False
+        low = high
+    return False
 
 
 def _most_blocks(problem: Problem) -> int:
     """Most blocks over all partitions, one budget per stage; negative when none fits."""
     layers, stages = problem.layers, len(problem.devices)
+    known = _last_true(lambda blocks: _greedy(problem, blocks), 0)
+    bound = 0 if known is None else known  # partitions below it need no look
     best = [-1] * (layers + 1)
     best[0] = UNBOUNDED
     for stage in range(stages):
@@ -80,7 +154,7 @@ def _most_blocks(problem: Problem) -> int:
         after = [-1] * (layers + 1)
         for low in range(stage, layers):
             before = best[low]
-            if before < 0:
+            if before < bound:
                 continue
             last = stage == stages - 1
             for high in range(layers if last else low + 1, layers - (stages - stage - 1) + 1):
@@ -90,8 +164,8 @@ def _most_blocks(problem: Problem) -> int:
                 if need is None:
                     continue
                 here = blocks_within(budget, [need])
-                if here < 0:
-                    break  # a longer stage needs more still
+                if here < bound:
+                    break  # a longer stage holds fewer still
                 after[high] = max(after[high], min(before, here))
         best = after
     return best[layers]
@@ -101,7 +175,12 @@ Choice = tuple[int, int, tuple[int, ...]]  # cost, misaligned cuts, negated coun
 
 
 def cheapest(problem: Problem, blocks: int) -> tuple[int, ...] | None:
-    """The least costly partition whose stages all hold ``blocks``, one budget per stage."""
+    """The least costly partition whose stages all hold ``blocks``, or None."""
+    return _cheapest_shared(problem, blocks) if _shares(problem) else _cheapest(problem, blocks)
+
+
+def _cheapest(problem: Problem, blocks: int) -> tuple[int, ...] | None:
+    """As cheapest(), one budget per stage."""
     layers, stages = problem.layers, len(problem.devices)
     best: list[Choice | None] = [None] * (layers + 1)
     best[0] = (0, 0, ())
@@ -117,7 +196,7 @@ def cheapest(problem: Problem, blocks: int) -> tuple[int, ...] | None:
                 need = problem.need(stage, low, high)
                 if need is None:
                     continue
-                if need.fixed + blocks * need.per_block > budget:
+                if need.fixed + blocks * need.per_block > budget or blocks > need.limit:
                     break
                 crooked = 0 if last or high % problem.period == 0 else 1
                 choice = (
@@ -141,25 +220,6 @@ class _Label:
     choice: Choice
 
 
-def _solve_shared(problem: Problem, least_blocks: int) -> tuple[int, ...] | None:
-    """As solve(), where stages share budgets: search on the number of blocks."""
-    if _cheapest_shared(problem, max(0, least_blocks)) is None:
-        return None
-    low, high = max(0, least_blocks), 1
-    while _cheapest_shared(problem, low + high) is not None:
-        high *= 2
-        if high > UNBOUNDED:
-            break
-    high += low
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _cheapest_shared(problem, middle) is None:
-            high = middle
-        else:
-            low = middle
-    return _cheapest_shared(problem, low)
-
-
 def _cheapest_shared(problem: Problem, blocks: int) -> tuple[int, ...] | None:
     """The least costly partition that holds ``blocks``, keeping all undominated labels."""
     layers, stages = problem.layers, len(problem.devices)
@@ -172,7 +232,7 @@ def _cheapest_shared(problem: Problem, blocks: int) -> tuple[int, ...] | None:
         for low in range(stage, layers):
             for high in range(layers if last else low + 1, layers - (stages - stage - 1) + 1):
                 need = problem.need(stage, low, high) if best[low] else None
-                if need is None:
+                if need is None or blocks > need.limit:
                     continue
                 crooked = 0 if last or high % problem.period == 0 else 1
                 for label in best[low]:

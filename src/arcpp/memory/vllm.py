@@ -15,6 +15,7 @@ from arcpp.errors import BadInput
 from arcpp.profile.model import Layer, ModelProfile
 
 from .kv_dtypes import kv_token_bytes
+from .layout import UNBOUNDED, cdiv, longest
 from .versions import VllmVersion
 
 
@@ -56,11 +57,6 @@ class Group:
     window: int | None = None
 
 
-def cdiv(a: int, b: int) -> int:
-    """``a / b`` rounded up."""
-    return -(-a // b)
-
-
 class KvLayout:
     """The cache of one model under one set of options; the same on every rank."""
 
@@ -80,9 +76,31 @@ class KvLayout:
         ]
 
     @property
+    def label(self) -> str:
+        """See CacheLayout."""
+        return f"vllm@{self.options.version.text}"
+
+    @property
+    def caches(self) -> bool:
+        """See CacheLayout."""
+        return bool(self.groups)
+
+    @property
     def null_blocks(self) -> int:
-        """Blocks that checks leave out."""
+        """The one block the pool never hands out, where checks leave it out."""
         return 1 if self.options.version.null_block_reserved else 0
+
+    def fixed_state(self, low: int, high: int, sequences: int) -> int:
+        """None: state shares the pool of blocks."""
+        return 0 * (low + high + sequences)
+
+    def block_limit(self, low: int, high: int) -> int:
+        """None."""
+        return UNBOUNDED if low < high else 0
+
+    def runs(self, low: int, high: int) -> bool:
+        """vLLM divides by a rank's bytes per block: a rank without any cache cannot start."""
+        return not self.groups or self.bytes_per_block(low, high) > 0
 
     def bytes_per_block(self, low: int, high: int) -> int:
         """Bytes one block takes on a rank that holds layers [low, high)."""
@@ -121,15 +139,7 @@ class KvLayout:
 
     def longest_request(self, num_blocks: int, limit: int) -> int:
         """Longest single request that ``num_blocks`` hold, at most ``limit``; 0 if none."""
-        usable = num_blocks - self.null_blocks
-        low, high = 0, limit
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.blocks_per_request(middle) <= usable:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        return longest(self, num_blocks, limit)
 
     def capacity_tokens(self, num_blocks: int, length: int) -> int:
         """Tokens the host's log reports for requests of ``length``, by its own arithmetic.

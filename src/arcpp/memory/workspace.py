@@ -32,15 +32,3 @@ def activation_bytes(profile: ModelProfile, tokens: int) -> int:
 def logits_bytes(profile: ModelProfile, sequences: int) -> int:
     """Scores of the last stage for ``sequences`` running requests."""
     return sequences * profile.vocab_size * 8
-
-
-def stage_workspace(
-    profile: ModelProfile, low: int, high: int, *, tokens: int, sequences: int
-) -> int:
-    """Workspace of the stage holding layers [low, high)."""
-    size = activation_bytes(profile, tokens)
-    if profile.delta is not None and any(layer.state for layer in profile.layers[low:high]):
-        size += delta_workspace(profile.delta, tokens)
-    if high == len(profile.layers):
-        size += logits_bytes(profile, min(sequences, tokens))
-    return size

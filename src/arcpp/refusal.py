@@ -1,0 +1,115 @@
+"""Why nothing fits: which stage, how much it lacks, and the nearest setting that fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from . import solver
+from .errors import BadInput, DoesNotFit
+from .partition import Partition, Stage
+from .planner import Planning
+from .request import PlanRequest
+from .units import MiB, format_gib
+
+
+def refusal(planning: Planning) -> DoesNotFit:
+    """The error for a planning task whose find() found nothing. May raise BadInput instead."""
+    partition = planning.request.partition or _least_short(planning)
+    stage, missing = _shortest(planning, Partition(partition))
+    device = planning.devices[stage.index].name
+    nearest = nearest_setting(planning)
+    length = planning.wanted or 1
+    end = f"; nearest that fits: {nearest}" if nearest else "; no nearby setting fits"
+    message = (
+        f"does not fit: stage {stage.index} ({device}, layers {stage.low} to {stage.high - 1}) "
+        f"lacks {format_gib(missing)} GiB ({missing} bytes) for one request of {length} "
+        f"token{'' if length == 1 else 's'}{end}"
+    )
+    return DoesNotFit(
+        message, stage=stage.index, device=device, missing_bytes=missing, nearest=nearest
+    )
+
+
+def _least_short(planning: Planning) -> tuple[int, ...]:
+    """The partition whose worst device lacks least."""
+    least = planning.least_blocks
+    low, high = 0, MiB
+    while _any(planning, high, least) is None:
+        low, high = high, high * 2
+        if high > 2**60:
+            right = "stages cannot each be given a layer with a cache"
+            raise BadInput("devices", len(planning.devices), right)
+    while high - low > max(1, high >> 12):
+        middle = (low + high) // 2
+        if _any(planning, middle, least) is None:
+            low = middle
+        else:
+            high = middle
+    found = _any(planning, high, least)
+    assert found is not None
+    return found
+
+
+def _any(planning: Planning, extra: int, least: int) -> tuple[int, ...] | None:
+    return solver.cheapest(planning.problem(extra), least)
+
+
+def _shortest(planning: Planning, partition: Partition) -> tuple[Stage, int]:
+    """The stage whose device lacks most for the least blocks, and by how much."""
+    problem, least = planning.problem(), planning.least_blocks
+    lacking: dict[int, int] = {}
+    for stage in partition.stages:
+        need = planning.costs.need(stage.index, stage.low, stage.high)
+        if need is None:
+            right = f"gives stage {stage.index} no layer with a cache, which vLLM cannot run"
+            raise BadInput("--partition", str(partition), right)
+        if need.limit < least:
+            right = (
+                f"blocks are more than one allocation of {planning.devices[stage.index].name} "
+                "holds: allow large allocations or ask for fewer tokens"
+            )
+            raise BadInput("--max-model-len", least, right)
+        owner = problem.devices[stage.index]
+        used = need.fixed + least * need.per_block
+        lacking[owner] = lacking.get(owner, -problem.budgets[owner]) + used
+    worst = max(lacking, key=lambda owner: lacking[owner])
+    index = max(i for i, owner in enumerate(problem.devices) if owner == worst)
+    return partition.stages[index], max(1, lacking[worst])
+
+
+def nearest_setting(planning: Planning) -> str | None:
+    """The first change of one setting that makes it fit, as an option to paste, or None."""
+    for text, changed in _variations(planning):
+        other = Planning(planning.profile, planning.devices, changed)
+        partition = other.find()
+        if partition is not None:
+            plan = other.describe(partition)
+            return text.format(length=plan.max_model_len, partition=partition)
+    return None
+
+
+def _variations(planning: Planning) -> list[tuple[str, PlanRequest]]:
+    """Requests near this one, the least painful first."""
+    request, found = planning.request, []
+    if planning.wanted is not None:
+        found.append(("--max-model-len {length}", replace(request, max_model_len="auto")))
+    if request.partition is not None:
+        found.append(("--partition {partition}", replace(request, partition=None)))
+    if request.kv_memory is not None:
+        return found
+    compact = "fp8" if request.host == "vllm" else "u4"
+    if request.kv_cache_dtype == "auto":
+        found.append((f"--kv-cache-dtype {compact}", replace(request, kv_cache_dtype=compact)))
+    if request.batched_tokens > 512:
+        found.append(("--max-num-batched-tokens 512", replace(request, max_num_batched_tokens=512)))
+    if request.sequences > 16:
+        found.append(("--max-num-seqs 16", replace(request, max_num_seqs=16)))
+    if request.spec_tokens:
+        found.append(("--spec-tokens 0", replace(request, spec_tokens=0)))
+    if request.host == "vllm" and (request.gpu_memory_utilization or 0.92) < 0.98:
+        found.append(
+            ("--gpu-memory-utilization 0.98", replace(request, gpu_memory_utilization=0.98))
+        )
+    if request.reserves:
+        found.append(("without --reserve", replace(request, reserves={})))
+    return found
