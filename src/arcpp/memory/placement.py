@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arcpp.profile.model import ROLES, ModelProfile
+from arcpp.profile.model import ROLES, SHARED, ModelProfile
 
 #: Duplicates that the arcpp worker does not keep. Stock vLLM builds them on every stage.
 DROPPED = frozenset({"embed", "lm_head", "vision"})
@@ -25,6 +25,7 @@ def stage_roles(
         if spec_tokens and "mtp" in profile.roles:
             here |= {"mtp", "embed"}
     here |= profile.duplicates - dropped
+    here.add(SHARED)
     sizes = {role: profile.roles[role] for role in ROLES if role in here and role in profile.roles}
     if profile.tied and last and "embed" not in sizes:
         sizes["lm_head"] = profile.roles["embed"]

@@ -1,7 +1,7 @@
 """ModelProfile: bytes per layer and per role, without loading anything.
 
-``load_profile`` reads a folder's ``config.json`` and safetensors headers, or computes the
-sizes from a bare ``config.json`` for the families in :mod:`.families`.
+``load_profile`` reads a folder's ``config.json`` and safetensors headers or OpenVINO IR, or
+computes the sizes from a bare ``config.json`` for the families in :mod:`.families`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from pathlib import Path
 
 from arcpp.errors import BadModel
 
-from .build import from_config, from_tensors
+from .build import from_config, from_ir, from_tensors
 from .model import GatedDelta, KvShape, Layer, ModelProfile, RecurrentState
+from .openvino_ir import main_ir
 from .readers import read_checkpoint, read_json
 
 __all__ = [
@@ -36,6 +37,8 @@ def load_profile(
     place = Path(path)
     if place.is_dir():
         config = read_json(place / "config.json")
+        if main_ir(place) is not None and weights_dtype is None:
+            return from_ir(config, place, dtype)
         shards = any(place.glob("*.safetensors")) or any(place.glob("*.safetensors.index.json"))
         if shards and weights_dtype is None:
             return from_tensors(config, str(place), read_checkpoint(place), dtype)

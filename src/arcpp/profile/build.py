@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 from arcpp.errors import BadModel, UnknownModel
@@ -12,7 +13,8 @@ from .dtypes import CONVERTED, SIZES, model_dtype
 from .families import FAMILIES, Family, LayerShape
 from .fields import Fields
 from .inventory import WeightFormat, weight_format
-from .model import SLIDING, Layer, ModelProfile
+from .model import Layer, ModelProfile
+from .openvino_ir import folder_sizes
 from .readers import TensorInfo
 from .roles import IGNORED, owner
 
@@ -40,13 +42,9 @@ def from_config(
     weights_dtype: the checkpoint's format, by default what ``quantization_config`` says.
     dtype: activations, by default the config's. Raises BadModel, UnknownModel, BadInput.
     """
-    whole = Fields(config, where)
-    text = text_fields(whole)
-    name = architecture(whole)
-    family = FAMILIES[name](text, whole)
-    run = run_dtype(whole, text, dtype)
-    stored = weights_dtype or quantization(whole, text)
-    form = weight_format(stored, run)
+    model = _Model(config, where, dtype)
+    whole, text, family, run = model.whole, model.text, model.family, model.run
+    form = weight_format(weights_dtype or model.stored, run)
     hidden, vocab = text.count("hidden_size"), text.count("vocab_size")
     tied = tie(whole, text)
     roles = {"embed": form.plain(vocab * hidden), "final_norm": form.plain(family.final_norm)}
@@ -58,7 +56,7 @@ def from_config(
         drafts = sum(shape.parameters.bytes(form) for shape in family.mtp)
         roles["mtp"] = family.mtp_extra.bytes(form) + drafts
     return _profile(
-        name, family, text, tied, run,
+        model.name, family, text, tied, run,
         layers=tuple(_computed(shape, form) for shape in family.layers),
         roles=roles,
         mtp=tuple(_computed(shape, form) for shape in family.mtp),
@@ -76,13 +74,8 @@ def from_tensors(
     converts them; everything else as stored. Raises as :func:`from_config`, and BadModel when
     tensors and config contradict each other.
     """
-    whole = Fields(config, where)
-    text = text_fields(whole)
-    name = architecture(whole)
-    family = FAMILIES[name](text, whole)
-    run = run_dtype(whole, text, dtype)
-    stored = quantization(whole, text)
-    count = len(family.layers)
+    model = _Model(config, where, dtype)
+    count = len(model.family.layers)
     sizes: dict[int | str, int] = {}
     routed: dict[int | str, int] = {}
     for tensor in tensors:
@@ -91,12 +84,54 @@ def from_tensors(
             raise BadModel(where, tensor.name[:120], "is a tensor of no known layer or role")
         if place == IGNORED:
             continue
-        size = _kept_bytes(tensor, run, stored)
+        size = _kept_bytes(tensor, model.run, model.stored)
         sizes[place] = sizes.get(place, 0) + size
         if ".experts." in tensor.name:
             routed[place] = routed.get(place, 0) + size
-    _check_complete(where, sizes, count)
-    tied = tie(whole, text) or "lm_head" not in sizes
+    if "embed" not in sizes:
+        raise BadModel(where, "embed_tokens", "is in no weights file")
+    return _from_sizes(model, sizes, routed, "safetensors")
+
+
+def from_ir(config: dict[str, Any], folder: Path, dtype: str | None) -> ModelProfile:
+    """Profile of an OpenVINO export: sizes as packed. Raises as :func:`from_tensors`."""
+    model = _Model(config, str(folder), dtype)
+    sizes = folder_sizes(folder, len(model.family.layers))
+    if "embed" not in sizes:
+        sizes["embed"] = sizes.pop("lm_head", 0)  # a tied model keeps one matrix, for both
+    shares = {place: model.share(place) for place in sizes}
+    routed = {place: int(size * shares[place]) for place, size in sizes.items()}
+    return _from_sizes(model, sizes, routed, "openvino")
+
+
+class _Model:
+    """A config taken apart. stored: the checkpoint's format, or None when plain."""
+
+    def __init__(self, config: dict[str, Any], where: str, dtype: str | None) -> None:
+        self.where, self.whole = where, Fields(config, where)
+        self.text = text_fields(self.whole)
+        self.name = architecture(self.whole)
+        self.family = FAMILIES[self.name](self.text, self.whole)
+        self.run = run_dtype(self.whole, self.text, dtype)
+        self.stored = quantization(self.whole, self.text)
+
+    def share(self, place: int | str) -> Fraction:
+        """Share of routed experts in a layer's parameters, where names do not tell."""
+        if not isinstance(place, int):
+            return Fraction(0)
+        parts = self.family.layers[place].parameters
+        return Fraction(parts.routed, max(1, parts.routed + parts.matrices + parts.plain))
+
+
+def _from_sizes(
+    model: _Model, sizes: dict[int | str, int], routed: dict[int | str, int], source: str
+) -> ModelProfile:
+    family = model.family
+    missing = [index for index in range(len(family.layers)) if index not in sizes]
+    if missing:
+        right = f"is a layer of {len(family.layers)} without any weights"
+        raise BadModel(model.where, missing[0], right)
+    tied = tie(model.whole, model.text) or "lm_head" not in sizes
     if tied:
         sizes.pop("lm_head", None)
     roles = {role: size for role, size in sizes.items() if isinstance(role, str)}
@@ -107,12 +142,12 @@ def from_tensors(
     drafts = family.mtp if "mtp" in roles else ()
     share = roles.get("mtp", 0) // max(1, len(drafts))
     return _profile(
-        name, family, text, tied, run,
+        model.name, family, model.text, tied, model.run,
         layers=layers,
         roles=roles,
         mtp=tuple(_stored(shape, share, routed.get("mtp", 0)) for shape in drafts),
-        source="safetensors",
-        stored=stored,
+        source=source,
+        stored=model.stored,
     )  # fmt: skip
 
 
@@ -162,14 +197,6 @@ def _kept_bytes(tensor: TensorInfo, run: str, stored: str | None) -> int:
     if stored is None and tensor.dtype in CONVERTED:
         return tensor.elements * SIZES[run]
     return tensor.stored_bytes
-
-
-def _check_complete(where: str, sizes: dict[int | str, int], count: int) -> None:
-    missing = [index for index in range(count) if index not in sizes]
-    if missing:
-        raise BadModel(where, missing[0], f"is a layer of {count} without any tensor")
-    if "embed" not in sizes:
-        raise BadModel(where, "embed_tokens", "is in no weights file")
 
 
 def text_fields(whole: Fields) -> Fields:
@@ -260,13 +287,3 @@ def longest(text: Fields) -> int:
             if kind not in _UNSCALED and isinstance(factor, (int, float)) and 0 < factor < 10**6:
                 return int(length * factor)
     return length
-
-
-def only_sliding(profile: ModelProfile) -> bool:
-    """Whether every attention layer slides."""
-    return all(layer.kind == SLIDING for layer in profile.layers if layer.kv is not None)
-
-
-def with_quantization(profile: ModelProfile, stored: str) -> ModelProfile:
-    """``profile`` marked as stored in format ``stored``."""
-    return replace(profile, quantization=stored)

@@ -14,8 +14,10 @@ LINEAR = "linear_attention"
 MAMBA = "mamba"
 NONE = "none"  # a layer without KV or state, such as an MoE-only layer
 
+#: Constants of an IR that every stage keeps (RoPE tables, masks).
+SHARED = "shared"
 #: Roles outside the layers, in the order tables show them.
-ROLES = ("embed", "vision", "final_norm", "lm_head", "mtp")
+ROLES = ("embed", "vision", "final_norm", "lm_head", "mtp", SHARED)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,210 @@
+"""Sizes of an OpenVINO IR: constants by owning layer, as packed in the ``.bin``.
+
+The XML is read as a stream by expat with declarations of entities and document types refused,
+and with bounds on size, depth and number of elements; no tensor is read. A constant without a
+telling name belongs to the layer of the first named operation that it flows into; what flows
+into no layer (RoPE tables, masks) is the role ``shared``, which every stage keeps.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+from xml.parsers import expat
+
+from arcpp.errors import BadModel
+
+from .model import SHARED
+
+_XML_LIMIT = 512 * 1024**2
+_DEPTH_LIMIT = 64
+_LAYER_LIMIT = 2_000_000
+_CHUNK = 1024**2
+_BITS = {
+    "u1": 1, "u2": 2, "u3": 3, "u4": 4, "i4": 4, "nf4": 4, "f4e2m1": 4, "u6": 6, "u8": 8, "i8": 8,
+    "boolean": 8, "f8e4m3": 8, "f8e5m2": 8, "f8e8m0": 8, "u16": 16, "i16": 16, "f16": 16,
+    "bf16": 16, "u32": 32, "i32": 32, "f32": 32, "u64": 64, "i64": 64, "f64": 64,
+}  # fmt: skip
+_NUMBER = re.compile(r"\d{1,18}", re.ASCII)
+_SHAPE = re.compile(r"\d{1,18}(,\d{1,18}){0,31}", re.ASCII)
+_INDEX = re.compile(r"(?:^|[._])layers\.(\d{1,6})(?:[./]|$)")
+_ROLES = (
+    ("lm_head", re.compile(r"(?:^|[._])lm_head(?:[./]|$)")),
+    ("embed", re.compile(r"(?:^|[._])embed_tokens(?:[./]|$)")),
+    ("final_norm", re.compile(r"(?:^|[.])(?:norm|norm_f|final_layernorm)(?:[./]|$)")),
+)
+
+
+@dataclass
+class _Graph:
+    """Top-level operations of one IR: constants, names and edges (ids as written)."""
+
+    names: dict[str, str] = field(default_factory=dict)
+    constants: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    edges: dict[str, list[str]] = field(default_factory=dict)
+    strings: set[str] = field(default_factory=set)
+
+
+class _Reader:
+    """Expat handlers that fill a _Graph. Constants inside a Loop belong to the Loop."""
+
+    def __init__(self, path: Path, data_bytes: int) -> None:
+        self.graph = _Graph()
+        self._path, self._data_bytes = path, data_bytes
+        self._depth = self._layers = 0
+        self._outer: list[str] = []  # ids of the layers we are in, outermost first
+        self._constant = False
+        self.parser = expat.ParserCreate()
+        self.parser.StartElementHandler = self._start
+        self.parser.EndElementHandler = self._end
+        self.parser.StartDoctypeDeclHandler = self._declared
+        self.parser.EntityDeclHandler = self._declared
+
+    def _refuse(self, value: object, right: str) -> NoReturn:
+        raise BadModel(str(self._path), value, right)
+
+    def _declared(self, *_: object) -> None:
+        self._refuse("DOCTYPE", "or an entity is declared: an IR has neither")
+
+    def _start(self, tag: str, attributes: dict[str, str]) -> None:
+        self._depth += 1
+        if self._depth > _DEPTH_LIMIT:
+            self._refuse(self._depth, f"levels of nesting is too deep (limit {_DEPTH_LIMIT})")
+        if tag == "layer":
+            self._layers += 1
+            if self._layers > _LAYER_LIMIT:
+                self._refuse(self._layers, "operations are too many")
+            number = attributes.get("id", "")
+            if not self._outer:
+                self.graph.names[number] = attributes.get("name", "")
+            self._outer.append(number)
+            self._constant = attributes.get("type") == "Const"
+        elif tag == "data" and self._constant and self._outer:
+            self._data(attributes)
+        elif tag == "edge" and not self._outer:
+            source, target = attributes.get("from-layer", ""), attributes.get("to-layer", "")
+            self.graph.edges.setdefault(source, []).append(target)
+
+    def _end(self, tag: str) -> None:
+        self._depth -= 1
+        if tag == "layer" and self._outer:
+            self._outer.pop()
+            self._constant = False
+
+    def _data(self, attributes: dict[str, str]) -> None:
+        offset, size = attributes.get("offset", ""), attributes.get("size", "")
+        if not (_NUMBER.fullmatch(offset) and _NUMBER.fullmatch(size)):
+            self._refuse(offset or size, "is not the place of a constant")
+        begin, count = int(offset), int(size)
+        if begin + count > self._data_bytes:
+            right = f"ends a constant beyond the {self._data_bytes} bytes of the .bin"
+            self._refuse(begin + count, right)
+        kind = attributes.get("element_type", "")
+        if kind != "string":
+            self._check_size(kind, attributes.get("shape", ""), count)
+        self.graph.constants.setdefault(self._outer[0], []).append((begin, count))
+
+    def _check_size(self, kind: str, shape: str, count: int) -> None:
+        text = shape.replace(" ", "")
+        if kind not in _BITS or (text and not _SHAPE.fullmatch(text)):
+            self._refuse(f"{kind[:20]} {text[:60]}", "is no element type and shape of a constant")
+        elements = math.prod(int(size) for size in text.split(",")) if text else 1
+        if -(-elements * _BITS[kind] // 8) != count:
+            self._refuse(count, f"bytes contradict a constant of {kind} {text[:60]}")
+
+
+def _read(path: Path) -> _Graph:
+    weights = path.with_suffix(".bin")
+    try:
+        size = path.stat().st_size
+        if size > _XML_LIMIT:
+            raise BadModel(str(path), size, f"bytes is too large (limit {_XML_LIMIT})")
+        data_bytes = weights.stat().st_size if weights.exists() else 0
+        reader = _Reader(path, data_bytes)
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                reader.parser.Parse(chunk, False)
+            reader.parser.Parse(b"", True)
+    except OSError as error:
+        raise BadModel(str(path), error.strerror, "cannot be read") from None
+    except expat.ExpatError as error:
+        raise BadModel(str(path), str(error)[:120], "is why this is not valid XML") from None
+    return reader.graph
+
+
+def _named(name: str, layers: int) -> int | str | None:
+    match = _INDEX.search(name)
+    if match is not None:
+        index = int(match[1])
+        return index if index < layers else "mtp"
+    for role, pattern in _ROLES:
+        if pattern.search(name):
+            return role
+    return None
+
+
+def _owner(graph: _Graph, start: str, layers: int) -> int | str:
+    """Owner of constant ``start``: its own name's, or of the nearest operation it flows into."""
+    seen, queue = {start}, deque([start])
+    while queue and len(seen) < 256:
+        node = queue.popleft()
+        found = _named(graph.names.get(node, ""), layers)
+        if found is not None:
+            return found
+        for target in graph.edges.get(node, ()):
+            if target not in seen:
+                seen.add(target)
+                queue.append(target)
+    return SHARED
+
+
+def ir_sizes(path: Path, layers: int) -> dict[int | str, int]:
+    """Bytes by layer index or role in one IR; each place in the ``.bin`` is counted once.
+
+    Raises BadModel on XML that is not an IR, entities, and constants outside the ``.bin``.
+    """
+    graph = _read(path)
+    if not graph.names:
+        raise BadModel(str(path), path.name, "holds no operations: not an OpenVINO IR")
+    sizes: dict[int | str, int] = {}
+    counted: set[tuple[int, int]] = set()
+    for number, places in graph.constants.items():
+        fresh = [place for place in places if place not in counted]
+        counted.update(fresh)
+        if fresh:
+            owner = _owner(graph, number, layers)
+            sizes[owner] = sizes.get(owner, 0) + sum(size for _, size in fresh)
+    return sizes
+
+
+def _total(paths: Iterable[Path]) -> int:
+    return sum(sum(ir_sizes(path, 0).values()) for path in paths)
+
+
+def main_ir(folder: Path) -> Path | None:
+    """The language model's XML in ``folder``, or None when it holds no IR."""
+    for name in ("openvino_language_model.xml", "openvino_model.xml"):
+        if (folder / name).is_file():
+            return folder / name
+    return None
+
+
+def folder_sizes(folder: Path, layers: int) -> dict[int | str, int]:
+    """Bytes by layer or role over all IRs of an exported model. Raises BadModel."""
+    main = main_ir(folder)
+    assert main is not None
+    sizes = ir_sizes(main, layers)
+    parts = {
+        "embed": sorted(folder.glob("openvino_text_embeddings_model.xml")),
+        "vision": sorted(folder.glob("openvino_vision_*.xml")),
+        "mtp": sorted(folder.glob("openvino_mtp_model.xml")),
+    }
+    for role, paths in parts.items():
+        if paths:
+            sizes[role] = sizes.get(role, 0) + _total(paths)
+    return sizes
