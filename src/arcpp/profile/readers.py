@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,10 @@ _HEADER_LIMIT = 100 * 1000**2  # the format's own limit
 _INDEX_LIMIT = 256 * 1024**2
 _DEPTH_LIMIT = 64
 _SHARD_LIMIT = 10_000
+# A JSON string; one that never ends takes the rest, so that matching stays linear.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+_ONE_KIND = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 @dataclass(frozen=True)
@@ -77,26 +82,20 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_depth(raw: bytes, what: str) -> None:
-    """Refuse deep nesting before a parser recurses into it (brackets in strings do not count)."""
-    depth, in_string, escaped = 0, False, False
+    """Refuse deep nesting before a parser recurses into it (brackets in strings do not count).
+
+    Linear: strings are cut out, and each of at most 64 rounds removes one level.
+    """
     if raw.count(b"[") + raw.count(b"{") <= _DEPTH_LIMIT:
         return
-    for byte in raw:
-        if in_string:
-            if escaped:
-                escaped = False
-            elif byte == 0x5C:
-                escaped = True
-            elif byte == 0x22:
-                in_string = False
-        elif byte == 0x22:
-            in_string = True
-        elif byte in (0x5B, 0x7B):
-            depth += 1
-            if depth > _DEPTH_LIMIT:
-                raise BadModel(what, depth, f"levels of nesting is too deep (limit {_DEPTH_LIMIT})")
-        elif byte in (0x5D, 0x7D):
-            depth -= 1
+    left = _STRING.sub(b"", raw).translate(_ONE_KIND, _NO_BRACKETS)
+    for _ in range(_DEPTH_LIMIT):
+        if b"[]" not in left:
+            break
+        left = left.replace(b"[]", b"")
+    if b"[]" in left or left.count(b"[") > _DEPTH_LIMIT:
+        right = f"deep: more levels of nesting than {_DEPTH_LIMIT}"
+        raise BadModel(what, "too", right)
 
 
 def read_header(path: Path) -> list[TensorInfo]:

@@ -1,0 +1,339 @@
+"""Profiles: exact from headers, from configs and from IRs, and refusals by name."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arcpp.errors import BadInput, BadModel, UnknownModel
+from arcpp.profile import load_profile
+from arcpp.profile.roles import owner
+from arcpp.units import GiB
+
+from .planner_models import BUNDLED, LLAMA_8B, QWEN3_30B, QWEN35_27B, write_config
+
+GPT_OSS = {
+    "architectures": ["GptOssForCausalLM"], "num_hidden_layers": 24, "hidden_size": 2880,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 201088,
+    "num_local_experts": 32, "num_experts_per_tok": 4, "intermediate_size": 2880,
+    "sliding_window": 128, "tie_word_embeddings": False, "max_position_embeddings": 131072,
+    "quantization_config": {"quant_method": "mxfp4"},
+}  # fmt: skip
+GEMMA4 = {
+    "architectures": ["Gemma4ForCausalLM"], "num_hidden_layers": 60, "hidden_size": 5376,
+    "num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 256,
+    "global_num_key_value_heads": 4, "global_head_dim": 512, "intermediate_size": 21504,
+    "vocab_size": 262144, "sliding_window": 1024, "max_position_embeddings": 262144,
+}  # fmt: skip
+NEMOTRON = {
+    "architectures": ["NemotronHForCausalLM"], "num_hidden_layers": 52, "hidden_size": 2688,
+    "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+    "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128,
+    "n_routed_experts": 128, "num_experts_per_tok": 6, "moe_intermediate_size": 1856,
+    "moe_shared_expert_intermediate_size": 3712, "n_shared_experts": 1, "vocab_size": 131072,
+    "mamba_num_heads": 64, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8,
+    "conv_kernel": 4, "chunk_size": 128, "intermediate_size": 1856,
+    "tie_word_embeddings": False, "max_position_embeddings": 262144,
+}  # fmt: skip
+GRANITE = {
+    "architectures": ["GraniteMoeHybridForCausalLM"], "num_hidden_layers": 40,
+    "hidden_size": 4096, "layer_types": (["mamba"] * 5 + ["attention"] + ["mamba"] * 4) * 4,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "num_local_experts": 72,
+    "num_experts_per_tok": 10, "intermediate_size": 768, "shared_intermediate_size": 1536,
+    "mamba_n_heads": 128, "mamba_d_head": 64, "mamba_n_groups": 1, "mamba_d_state": 128,
+    "mamba_d_conv": 4, "mamba_expand": 2, "mamba_chunk_size": 256, "vocab_size": 100352,
+    "tie_word_embeddings": True, "max_position_embeddings": 131072,
+}  # fmt: skip
+QWEN35_35B: dict[str, Any] = {
+    "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+    "text_config": {
+        "num_hidden_layers": 40, "hidden_size": 2048, "full_attention_interval": 4,
+        "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "num_experts": 256,
+        "num_experts_per_tok": 8, "moe_intermediate_size": 512,
+        "shared_expert_intermediate_size": 512, "vocab_size": 248320,
+        "tie_word_embeddings": False, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
+        "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
+        "mamba_ssm_dtype": "float32", "mtp_num_hidden_layers": 1,
+        "max_position_embeddings": 262144,
+    },
+}  # fmt: skip
+LLAMA_70B = {
+    **LLAMA_8B, "num_hidden_layers": 80, "hidden_size": 8192, "num_attention_heads": 64,
+    "intermediate_size": 28672,
+}  # fmt: skip
+
+
+def test_config_and_headers_agree_to_the_byte() -> None:
+    stored, computed = load_profile(BUNDLED), load_profile(BUNDLED / "config.json")
+    assert dict(stored.roles) == dict(computed.roles)
+    assert [layer.weights_bytes for layer in stored.layers] == [
+        layer.weights_bytes for layer in computed.layers
+    ]
+    assert stored.mtp_layers
+    assert (stored.source, computed.source) == ("safetensors", "config")
+    size = (BUNDLED / "model.safetensors").stat().st_size
+    with (BUNDLED / "model.safetensors").open("rb") as file:
+        header = struct.unpack("<Q", file.read(8))[0]
+    assert stored.weights_bytes + stored.roles["mtp"] == size - 8 - header
+
+
+def test_bundled_model_is_what_its_readme_says() -> None:
+    profile = load_profile(BUNDLED)
+    kinds = [layer.kind for layer in profile.layers]
+    assert kinds == (["linear_attention"] * 3 + ["full_attention"]) * 2
+    assert profile.period == 4
+    assert profile.hybrid
+    assert profile.duplicates == {"embed", "vision"}
+    assert profile.max_model_len == 32768
+    state = profile.layers[0].state
+    assert state is not None
+    assert state.shapes() == ((3, 640), (6, 64, 64))
+    assert state.shapes(spec_tokens=2)[0] == (5, 640)
+    assert state.bytes("bfloat16") == 3 * 640 * 2 + 6 * 64 * 64 * 4
+
+
+@pytest.mark.parametrize(
+    ("config", "billions", "active", "layers"),
+    [
+        (QWEN35_27B, 27.0, 27.0, 64),
+        (QWEN35_35B, 35.0, 3.0, 40),
+        (QWEN3_30B, 30.5, 3.3, 48),
+        (LLAMA_70B, 70.6, 70.6, 80),
+        (GPT_OSS, 20.9, 3.6, 24),
+        (GEMMA4, 30.7, 30.7, 60),
+        (NEMOTRON, 31.6, 3.6, 52),
+        (GRANITE, 32.2, 9.0, 40),
+    ],
+    ids=lambda value: value["architectures"][0] if isinstance(value, dict) else None,
+)
+def test_families_have_the_parameters_on_their_label(
+    config: dict[str, Any], billions: float, active: float, layers: int, tmp_path: Path
+) -> None:
+    """Names say 27B, 35B-A3B and so on; counted without the draft layers."""
+    profile = load_profile(write_config(tmp_path, config), weights_dtype="float16")
+    assert len(profile.layers) == layers
+    counted = profile.weights_bytes / 2 / 1e9
+    assert counted == pytest.approx(billions, rel=0.03)
+    reads = sum(layer.active_bytes for layer in profile.layers) / 2 / 1e9
+    embeddings = profile.roles["embed"] * (1 if profile.tied else 2) / 2 / 1e9
+    assert reads + embeddings == pytest.approx(active, rel=0.25)
+
+
+def test_sizes_of_quantised_formats(tmp_path: Path) -> None:
+    config = write_config(tmp_path, QWEN35_27B)
+    size = {
+        name: load_profile(config, weights_dtype=name).weights_bytes / GiB
+        for name in ("float16", "fp8", "int8", "int4")
+    }
+    # Qwen3.6-27B-FP8 is about 28.8 GiB on disk with the draft layer, AWQ-like int4 about 17.
+    assert size["float16"] > 50
+    assert 27 < size["fp8"] < 29
+    assert size["int8"] == pytest.approx(size["fp8"], rel=0.01)
+    assert 15 < size["int4"] < 18
+
+
+def test_gpt_oss_alternates_and_gemma4_has_two_head_sizes(tmp_path: Path) -> None:
+    oss = load_profile(write_config(tmp_path, GPT_OSS))
+    assert [layer.window for layer in oss.layers[:4]] == [128, None, 128, None]
+    assert oss.quantization == "mxfp4"
+    assert 12 < oss.weights_bytes / GiB < 14
+    gemma = load_profile(write_config(tmp_path, GEMMA4))
+    shapes = {(layer.kv.heads, layer.kv.head_dim) for layer in gemma.layers if layer.kv}
+    assert shapes == {(16, 256), (4, 512)}
+    assert gemma.tied
+    assert sum(layer.window is not None for layer in gemma.layers) == 50
+
+
+def test_mamba_states_follow_the_family(tmp_path: Path) -> None:
+    nemotron = load_profile(write_config(tmp_path, NEMOTRON))
+    kinds = [layer.kind for layer in nemotron.layers]
+    assert (kinds.count("mamba"), kinds.count("none"), kinds.count("full_attention")) == (
+        23,
+        23,
+        6,
+    )
+    state = nemotron.layers[0].state
+    assert state is not None
+    assert state.ssm_dtype == "float32"
+    assert state.shapes() == ((3, 64 * 64 + 2 * 8 * 128), (64, 64, 128))
+    granite = load_profile(write_config(tmp_path, GRANITE)).layers[0].state
+    assert granite is not None
+    assert granite.ssm_dtype is None  # vLLM keeps it in the model's dtype
+
+
+def test_dtype_of_activations(tmp_path: Path) -> None:
+    assert load_profile(BUNDLED).dtype == "bfloat16"
+    assert load_profile(BUNDLED, dtype="half").dtype == "float16"
+    wide = load_profile(BUNDLED, dtype="float32")
+    assert wide.weights_bytes == 2 * load_profile(BUNDLED).weights_bytes
+    config = {**LLAMA_8B, "torch_dtype": "float32"}
+    assert load_profile(write_config(tmp_path, config)).dtype == "bfloat16"
+    with pytest.raises(BadInput):
+        load_profile(BUNDLED, dtype="int8")
+
+
+@pytest.mark.parametrize(
+    ("extra", "length"),
+    [
+        ({}, 131072),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, 262144),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, 131072),
+        ({"rope_scaling": {"type": "llama3", "factor": 8.0}}, 131072),
+        ({"seq_length": 4096}, 4096),
+    ],
+)
+def test_longest_length_is_derived_as_vllm_does(
+    extra: dict[str, Any], length: int, tmp_path: Path
+) -> None:
+    profile = load_profile(write_config(tmp_path, {**LLAMA_8B, **extra}))
+    assert profile.max_model_len == length
+
+
+@pytest.mark.parametrize(
+    ("quantization", "stored"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8"),
+        ({"quant_method": "gptq", "bits": 4}, "int4"),
+        ({"quant_method": "gptq", "bits": 8}, "int8"),
+        ({"quant_method": "awq", "bits": 4}, "int4"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float"}}},
+            },
+            "fp8",
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int"}}},
+            },
+            "int4",
+        ),
+    ],
+)
+def test_quantization_config_names_the_format(
+    quantization: dict[str, Any], stored: str, tmp_path: Path
+) -> None:
+    config = {**LLAMA_8B, "quantization_config": quantization}
+    assert load_profile(write_config(tmp_path, config)).quantization == stored
+
+
+def test_unknown_formats_and_architectures_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UnknownModel, match=r"GodzillaForCausalLM.*arcpp_model_profile"):
+        load_profile(write_config(tmp_path, {"architectures": ["GodzillaForCausalLM"]}))
+    config = {**LLAMA_8B, "quantization_config": {"quant_method": "exl9"}}
+    with pytest.raises(UnknownModel, match="exl9"):
+        load_profile(write_config(tmp_path, config))
+    with pytest.raises(BadInput, match="weights-dtype"):
+        load_profile(write_config(tmp_path, LLAMA_8B), weights_dtype="int3")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_hidden_layers": None},
+        {"num_hidden_layers": 0},
+        {"num_hidden_layers": 10**9},
+        {"num_hidden_layers": "many"},
+        {"num_hidden_layers": True},
+        {"hidden_size": -4096},
+        {"hidden_size": 1e300},
+        {"vocab_size": None},
+        {"architectures": []},
+        {"architectures": "LlamaForCausalLM"},
+        {"tie_word_embeddings": "yes"},
+        {"torch_dtype": "int7"},
+        {"quantization_config": "fp8"},
+        {"max_position_embeddings": -1},
+    ],
+)
+def test_missing_or_absurd_fields_are_one_line(change: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as caught:
+        load_profile(write_config(tmp_path, {**LLAMA_8B, **change}))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"layer_types": ["full_attention"] * 64},
+        {"layer_types": ["full_attention"] * 3},
+        {"layer_types": ["sliding_attention"] * 64},
+        {"layer_types": "full_attention"},
+        {"linear_conv_kernel_dim": 1},
+    ],
+)
+def test_contradictions_in_a_hybrid_config_are_refused(
+    change: dict[str, Any], tmp_path: Path
+) -> None:
+    config = {**QWEN35_27B, "text_config": {**QWEN35_27B["text_config"], **change}}
+    with pytest.raises(BadModel):
+        load_profile(write_config(tmp_path, config))
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("model.layers.7.mlp.gate_proj.weight", 7),
+        ("model.language_model.layers.0.linear_attn.A_log", 0),
+        ("backbone.layers.3.mixer.in_proj.weight", 3),
+        ("model.layers.8.self_attn.q_proj.weight", "mtp"),
+        ("mtp.layers.0.self_attn.q_proj.weight", "mtp"),
+        ("model.visual.blocks.0.attn.qkv.weight", "vision"),
+        ("model.vision_tower.layers.0.x", "vision"),
+        ("model.embed_tokens.weight", "embed"),
+        ("backbone.embeddings.weight", "embed"),
+        ("lm_head.weight", "lm_head"),
+        ("model.norm.weight", "final_norm"),
+        ("backbone.norm_f.weight", "final_norm"),
+        ("model.layers.1.self_attn.rotary_emb.inv_freq", "ignored"),
+        ("model.something_new.weight", None),
+    ],
+)
+def test_owner_of_a_tensor(name: str, place: int | str | None) -> None:
+    assert owner(name, 8) == place
+
+
+def test_a_place_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path / "nowhere", tmp_path, tmp_path / "nowhere.json"):
+        with pytest.raises(BadModel):
+            load_profile(path)
+
+
+def test_sharded_checkpoint_counts_every_shard_once(tmp_path: Path) -> None:
+    """The bundled model split in two files with an index."""
+    raw = (BUNDLED / "model.safetensors").read_bytes()
+    (length,) = struct.unpack("<Q", raw[:8])
+    header = json.loads(raw[8 : 8 + length])
+    header.pop("__metadata__", None)
+    names = sorted(header)
+    weight_map = {}
+    for part, chosen in enumerate((names[::2], names[1::2])):
+        at, entries, data = 0, {}, b""
+        for name in chosen:
+            begin, end = header[name]["data_offsets"]
+            entries[name] = {**header[name], "data_offsets": [at, at + end - begin]}
+            data += raw[8 + length + begin : 8 + length + end]
+            at += end - begin
+            weight_map[name] = f"part{part}.safetensors"
+        text = json.dumps(entries).encode()
+        packed = struct.pack("<Q", len(text)) + text + data
+        (tmp_path / f"part{part}.safetensors").write_bytes(packed)
+    (tmp_path / "config.json").write_bytes((BUNDLED / "config.json").read_bytes())
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    whole, parts = load_profile(BUNDLED), load_profile(tmp_path)
+    assert dict(parts.roles) == dict(whole.roles)
+    assert parts.layers == whole.layers
+    index.write_text(json.dumps({"weight_map": {**weight_map, "x": "../../etc/passwd"}}))
+    with pytest.raises(BadModel):
+        load_profile(tmp_path)
+    index.write_text(json.dumps({"weight_map": {**weight_map, "x": "part9.safetensors"}}))
+    with pytest.raises(BadModel):
+        load_profile(tmp_path)
