@@ -14,57 +14,19 @@ from arcpp.profile import load_profile
 from arcpp.profile.roles import owner
 from arcpp.units import GiB
 
-from .planner_models import BUNDLED, LLAMA_8B, QWEN3_30B, QWEN35_27B, write_config
-
-GPT_OSS = {
-    "architectures": ["GptOssForCausalLM"], "num_hidden_layers": 24, "hidden_size": 2880,
-    "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 201088,
-    "num_local_experts": 32, "num_experts_per_tok": 4, "intermediate_size": 2880,
-    "sliding_window": 128, "tie_word_embeddings": False, "max_position_embeddings": 131072,
-    "quantization_config": {"quant_method": "mxfp4"},
-}  # fmt: skip
-GEMMA4 = {
-    "architectures": ["Gemma4ForCausalLM"], "num_hidden_layers": 60, "hidden_size": 5376,
-    "num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 256,
-    "global_num_key_value_heads": 4, "global_head_dim": 512, "intermediate_size": 21504,
-    "vocab_size": 262144, "sliding_window": 1024, "max_position_embeddings": 262144,
-}  # fmt: skip
-NEMOTRON = {
-    "architectures": ["NemotronHForCausalLM"], "num_hidden_layers": 52, "hidden_size": 2688,
-    "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
-    "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128,
-    "n_routed_experts": 128, "num_experts_per_tok": 6, "moe_intermediate_size": 1856,
-    "moe_shared_expert_intermediate_size": 3712, "n_shared_experts": 1, "vocab_size": 131072,
-    "mamba_num_heads": 64, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8,
-    "conv_kernel": 4, "chunk_size": 128, "intermediate_size": 1856,
-    "tie_word_embeddings": False, "max_position_embeddings": 262144,
-}  # fmt: skip
-GRANITE = {
-    "architectures": ["GraniteMoeHybridForCausalLM"], "num_hidden_layers": 40,
-    "hidden_size": 4096, "layer_types": (["mamba"] * 5 + ["attention"] + ["mamba"] * 4) * 4,
-    "num_attention_heads": 32, "num_key_value_heads": 8, "num_local_experts": 72,
-    "num_experts_per_tok": 10, "intermediate_size": 768, "shared_intermediate_size": 1536,
-    "mamba_n_heads": 128, "mamba_d_head": 64, "mamba_n_groups": 1, "mamba_d_state": 128,
-    "mamba_d_conv": 4, "mamba_expand": 2, "mamba_chunk_size": 256, "vocab_size": 100352,
-    "tie_word_embeddings": True, "max_position_embeddings": 131072,
-}  # fmt: skip
-QWEN35_35B: dict[str, Any] = {
-    "architectures": ["Qwen3_5MoeForConditionalGeneration"],
-    "text_config": {
-        "num_hidden_layers": 40, "hidden_size": 2048, "full_attention_interval": 4,
-        "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "num_experts": 256,
-        "num_experts_per_tok": 8, "moe_intermediate_size": 512,
-        "shared_expert_intermediate_size": 512, "vocab_size": 248320,
-        "tie_word_embeddings": False, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
-        "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
-        "mamba_ssm_dtype": "float32", "mtp_num_hidden_layers": 1,
-        "max_position_embeddings": 262144,
-    },
-}  # fmt: skip
-LLAMA_70B = {
-    **LLAMA_8B, "num_hidden_layers": 80, "hidden_size": 8192, "num_attention_heads": 64,
-    "intermediate_size": 28672,
-}  # fmt: skip
+from .planner_models import (
+    BUNDLED,
+    GEMMA4,
+    GPT_OSS,
+    GRANITE,
+    LLAMA_8B,
+    LLAMA_70B,
+    NEMOTRON,
+    QWEN3_30B,
+    QWEN35_27B,
+    QWEN35_35B,
+    write_config,
+)
 
 
 def test_config_and_headers_agree_to_the_byte() -> None:
