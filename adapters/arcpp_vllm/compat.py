@@ -88,6 +88,24 @@ EXECUTION = (
         "replaced on the pipeline group instance",
         ("src", "all_gather_group", "all_gather_tensors"),
     ),
+    Internal(
+        "vllm.v1.worker.gpu_model_runner:GPUModelRunner.calculate_reorder_batch_threshold",
+        "relied on: sets reorder_batch_threshold, which stages then agree on",
+    ),
+    Internal(
+        "vllm.v1.worker.gpu_model_runner:GPUModelRunner._may_reorder_batch",
+        "relied on: reads reorder_batch_threshold at every step",
+        ("scheduler_output",),
+    ),
+    Internal(
+        "vllm.platforms.interface:Platform._find_non_ssm_backends",
+        "called: whether this stage has attention layers",
+        ("vllm_config",),
+    ),
+    Internal(
+        "vllm.model_executor.layers.mamba.abstract:MambaBase",
+        "called: whether this stage has recurrent layers",
+    ),
     Internal("vllm.distributed.parallel_state:get_pp_group", "called: the pipeline group"),
     Internal("vllm.distributed.parallel_state:get_world_group", "called: the group that plans"),
     Internal(

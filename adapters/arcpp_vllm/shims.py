@@ -87,14 +87,57 @@ def agree_on_block_sizes(worker: Any) -> None:
         setattr(cache_config, field, size)
 
 
-def let_cpu_stages_share_cores(stages: int) -> None:
-    """On a CPU host, let several stages run on the same cores unless the user bound them.
+def agree_on_batch_order(worker: Any) -> None:
+    """Make all stages keep the requests of a batch in the same order.
 
-    Symptom: "Not enough allowed NUMA nodes to bind threads of 2 local CPUWorkers" at start
-    (ompmultiprocessing, 0.32.0) on any machine with fewer memory nodes than stages.
+    Symptom: wrong tokens without any error when one stage has linear-attention layers and
+    another has none (bundled model, cut 7,1: 2 of 12 outputs wrong at margins up to 0.69). The
+    runner moves decodes before prefills when one of its own backends asks for it
+    (gpu_model_runner.calculate_reorder_batch_threshold, 0.32.0): stages with different backends
+    order differently, and rows of the boundary are taken for other requests' rows. The lowest
+    threshold serves all, by vLLM's own rule for the backends within one stage. Collective over
+    all stages; call after the caches were made. Can go when vLLM decides it for all stages.
     """
-    if current_platform.is_cpu() and stages > 1:
-        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    runner = worker.model_runner
+    thresholds = gather(runner.reorder_batch_threshold)
+    asked = [threshold for threshold in thresholds if threshold is not None]
+    runner.reorder_batch_threshold = min(asked) if asked else None
+
+
+def skip_state_copies_without_state(worker: Any) -> None:
+    """Let a stage without recurrent layers run a hybrid model with prefix caching on.
+
+    Symptom: ``AssertionError: no mamba layers in the model`` at the first step
+    (gpu_model_runner.execute_model -> mamba_utils.get_mamba_groups, 0.32.0) in cache mode
+    ``align``, the default for hybrids; seen as a KeyError in the scheduler. Such a stage has no
+    state to copy between blocks, which is all the mode does there. Call after the caches were
+    made. Can go when vLLM accepts an empty set of groups.
+    """
+    from vllm.config import get_layers_from_vllm_config
+    from vllm.model_executor.layers.mamba.abstract import MambaBase
+
+    cache_config = worker.cache_config
+    if getattr(cache_config, "mamba_cache_mode", None) != "align":
+        return
+    if not get_layers_from_vllm_config(worker.vllm_config, MambaBase):
+        cache_config.mamba_cache_mode = "none"
+
+
+def let_cpu_stages_share_cores(stages: int) -> None:
+    """On a CPU host, split the cores among several stages unless the user bound them.
+
+    Symptoms (ompmultiprocessing, 0.32.0): "Not enough allowed NUMA nodes to bind threads of 2
+    local CPUWorkers" at start on any machine with fewer memory nodes than stages; with binding
+    off, every stage starts a thread per core and they spin against each other (bundled model,
+    two stages on two cores: 28 s for what takes 8 s with one thread each). Runs in the
+    executor's process, before workers start and import torch.
+    """
+    if not current_platform.is_cpu() or stages == 1:
+        return
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    if os.environ["VLLM_CPU_OMP_THREADS_BIND"] == "nobind":
+        cores = len(os.sched_getaffinity(0))
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // stages)))
 
 
 def cache_tensors(caches: Any) -> Iterator[torch.Tensor]:

@@ -63,6 +63,8 @@ class ArcppWorker(_Base):
     def initialize_from_config(self, kv_cache_config: Any) -> None:
         """The base's; then say what this stage holds."""
         super().initialize_from_config(kv_cache_config)
+        shims.agree_on_batch_order(self)
+        shims.skip_state_copies_without_state(self)
         model = self.model_runner.model
         weights = shims.storage_bytes([*model.parameters(), *model.buffers()])
         cache = shims.storage_bytes(shims.cache_tensors(self.model_runner.kv_caches))
