@@ -8,6 +8,9 @@ from typing import Any
 
 from .partition import Partition
 
+#: memory_source of a stage whose device nobody described.
+NOT_GIVEN = "not given"
+
 
 @dataclass(frozen=True)
 class StagePlan:
@@ -16,9 +19,9 @@ class StagePlan:
     roles: what the stage holds beside layers. kv_bytes and state_bytes share one pool in vLLM:
     state is the part that recurrent state takes when as many requests of the effective length
     run as fit (one at least). total_bytes: weights, KV, state and workspace. free_bytes: before
-    margin and reserve. unused_bytes: free - reserve - margin - totals of all stages on the
-    device. kv_available_bytes: what the stage may spend on its pool; num_blocks: blocks that
-    would hold, of which the pool uses the least over all stages.
+    margin and reserve; memory_source: where it comes from. unused_bytes: free - reserve - margin
+    - totals of all stages on the device. kv_available_bytes: what the stage may spend on its
+    pool; num_blocks: blocks that would hold, of which the pool uses the least over all stages.
     """
 
     device: str
@@ -35,6 +38,7 @@ class StagePlan:
     total_bytes: int
     free_bytes: int
     unused_bytes: int
+    memory_source: str
     bytes_per_block: int
     kv_available_bytes: int
     num_blocks: int
@@ -54,6 +58,7 @@ class StagePlan:
             "total_bytes": self.total_bytes,
             "free_bytes": self.free_bytes,
             "unused_bytes": self.unused_bytes,
+            "memory_source": self.memory_source,
             "bytes_per_block": self.bytes_per_block,
             "kv_available_bytes": self.kv_available_bytes,
         }

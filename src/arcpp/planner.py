@@ -218,6 +218,7 @@ class Planning:
             total_bytes=use.weights + use.workspace + use.state + pool,
             free_bytes=device.memory.free,
             unused_bytes=0,
+            memory_source=device.memory.source,
             bytes_per_block=per_block,
             kv_available_bytes=available,
             num_blocks=own,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from .plan import Plan
+from .plan import NOT_GIVEN, Plan
 from .units import format_gib
 
 WIDTH = 80
@@ -21,7 +21,7 @@ def plan_text(plan: Plan) -> str:
     for name in ("weights", "KV", "state", "work", "margin", "total", "free", "unused"):
         table.add_column(name, justify="right")
     for index, stage in enumerate(plan.stages):
-        sizes = (
+        sizes = [
             stage.weights_bytes,
             stage.kv_bytes,
             stage.state_bytes,
@@ -30,9 +30,11 @@ def plan_text(plan: Plan) -> str:
             stage.total_bytes,
             stage.free_bytes,
             stage.unused_bytes,
-        )
-        layers = f"{stage.low}-{stage.high - 1}"
-        table.add_row(str(index), stage.device, layers, *(format_gib(size) for size in sizes))
+        ]
+        shown = [format_gib(size) for size in sizes]
+        if stage.memory_source == NOT_GIVEN:
+            shown[4] = shown[6] = shown[7] = "-"
+        table.add_row(str(index), stage.device, f"{stage.low}-{stage.high - 1}", *shown)
     buffer = io.StringIO()
     console = Console(
         file=buffer, width=WIDTH, color_system=None, force_terminal=False, highlight=False

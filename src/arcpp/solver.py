@@ -67,7 +67,10 @@ def solve(problem: Problem, least_blocks: int = 0) -> tuple[int, ...] | None:
     if not _shares(problem):
         most = _most_blocks(problem)
         return None if most < least_blocks else cheapest(problem, most)
-    found = _last_true(lambda blocks: cheapest(problem, blocks) is not None, max(0, least_blocks))
+    found = _last_true(
+        lambda blocks: _cheapest_shared(problem, blocks, feasible_only=True) is not None,
+        max(0, least_blocks),
+    )
     return None if found is None else cheapest(problem, found)
 
 
@@ -214,34 +217,47 @@ def _cheapest(problem: Problem, blocks: int) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True)
 class _Label:
-    """A partial partition: bytes used per budget and what it has cost so far."""
+    """A partial partition: bytes used of the budgets that later stages still draw on, and what
+    it has cost so far (nothing when only feasibility is asked for)."""
 
     used: tuple[int, ...]
     choice: Choice
 
 
-def _cheapest_shared(problem: Problem, blocks: int) -> tuple[int, ...] | None:
-    """The least costly partition that holds ``blocks``, keeping all undominated labels."""
+_FREE: Choice = (0, 0, ())
+
+
+def _cheapest_shared(
+    problem: Problem, blocks: int, *, feasible_only: bool = False
+) -> tuple[int, ...] | None:
+    """The least costly partition that holds ``blocks``, keeping all undominated labels.
+
+    feasible_only: return any truth value of whether there is one, () standing for yes.
+    """
     layers, stages = problem.layers, len(problem.devices)
     best: list[list[_Label]] = [[] for _ in range(layers + 1)]
-    best[0] = [_Label((0,) * len(problem.budgets), (0, 0, ()))]
+    best[0] = [_Label((0,) * len(problem.budgets), _FREE)]
     for stage in range(stages):
-        device = problem.devices[stage]
+        device, last = problem.devices[stage], stage == stages - 1
+        again = device in problem.devices[stage + 1 :]
         after: list[list[_Label]] = [[] for _ in range(layers + 1)]
-        last = stage == stages - 1
         for low in range(stage, layers):
             for high in range(layers if last else low + 1, layers - (stages - stage - 1) + 1):
                 need = problem.need(stage, low, high) if best[low] else None
                 if need is None or blocks > need.limit:
                     continue
                 crooked = 0 if last or high % problem.period == 0 else 1
+                added = need.fixed + blocks * need.per_block
                 for label in best[low]:
-                    used = label.used[device] + need.fixed + blocks * need.per_block
+                    used = label.used[device] + added
                     if used > problem.budgets[device]:
                         continue
-                    cost, cuts, counts = label.choice
-                    choice = (cost + need.cost, cuts + crooked, (*counts, low - high))
-                    amounts = (*label.used[:device], used, *label.used[device + 1 :])
+                    kept = used if again else 0
+                    amounts = (*label.used[:device], kept, *label.used[device + 1 :])
+                    choice = _FREE
+                    if not feasible_only:
+                        cost, cuts, counts = label.choice
+                        choice = (cost + need.cost, cuts + crooked, (*counts, low - high))
                     _keep(after[high], _Label(amounts, choice))
         best = after
     ends = best[layers]

@@ -299,3 +299,118 @@ def test_sharded_checkpoint_counts_every_shard_once(tmp_path: Path) -> None:
     index.write_text(json.dumps({"weight_map": {**weight_map, "x": "part9.safetensors"}}))
     with pytest.raises(BadModel):
         load_profile(tmp_path)
+
+
+def safetensors(path: Path, tensors: dict[str, tuple[str, list[int], int]]) -> None:
+    """A file of zeros: name -> (dtype, shape, bytes)."""
+    at, header = 0, {}
+    for name, (dtype, shape, size) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(at))
+
+
+TINY = {
+    **LLAMA_8B, "num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 1,
+    "num_key_value_heads": 1, "head_dim": 8, "intermediate_size": 8, "vocab_size": 4,
+}  # fmt: skip
+OUTSIDE = {
+    "model.embed_tokens.weight": ("F32", [4, 8], 128),
+    "model.norm.weight": ("F32", [8], 32),
+    "lm_head.weight": ("F32", [4, 8], 128),
+}
+
+
+def test_plain_checkpoint_counts_in_the_dtype_it_runs_in(tmp_path: Path) -> None:
+    config = write_config(tmp_path, TINY)
+    weights = {**OUTSIDE, "model.layers.0.self_attn.q_proj.weight": ("F32", [8, 8], 256)}
+    safetensors(tmp_path / "model.safetensors", weights)
+    profile = load_profile(config.parent)
+    assert profile.layers[0].weights_bytes == 128  # stored in float32, run in bfloat16
+    assert load_profile(config.parent, dtype="float32").layers[0].weights_bytes == 256
+
+
+@pytest.mark.parametrize(
+    ("quantization", "tensors", "size"),
+    [
+        (
+            {"quant_method": "fp8"},
+            {"weight": ("F8_E4M3", [8, 8], 64), "weight_scale_inv": ("F32", [1, 1], 4)},
+            68,
+        ),
+        (
+            {"quant_method": "gptq", "bits": 4},
+            {
+                "qweight": ("I32", [1, 8], 32),
+                "qzeros": ("I32", [1, 1], 4),
+                "scales": ("F16", [1, 8], 16),
+                "g_idx": ("I32", [8], 32),
+            },
+            84,
+        ),
+        (
+            {"quant_method": "awq", "bits": 4},
+            {"qweight": ("I32", [8, 1], 32), "scales": ("F16", [1, 8], 16)},
+            48,
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int"}}},
+            },
+            {"weight_packed": ("I32", [8, 1], 32), "weight_shape": ("I64", [2], 16)},
+            48,
+        ),
+    ],
+    ids=["fp8", "gptq", "awq", "compressed-tensors"],
+)
+def test_quantised_checkpoint_counts_as_stored(
+    quantization: dict[str, Any],
+    tensors: dict[str, tuple[str, list[int], int]],
+    size: int,
+    tmp_path: Path,
+) -> None:
+    write_config(tmp_path, {**TINY, "quantization_config": quantization})
+    layer = {f"model.layers.0.mlp.up_proj.{name}": value for name, value in tensors.items()}
+    safetensors(tmp_path / "model.safetensors", {**OUTSIDE, **layer})
+    profile = load_profile(tmp_path)
+    assert profile.layers[0].weights_bytes == size
+    assert profile.roles["embed"] == 128
+
+
+def test_checkpoint_that_contradicts_its_config_is_refused(tmp_path: Path) -> None:
+    config = {**TINY, "num_hidden_layers": 2}
+    write_config(tmp_path, config)
+    layer = {"model.layers.0.mlp.up_proj.weight": ("BF16", [8, 8], 128)}
+    safetensors(tmp_path / "model.safetensors", {**OUTSIDE, **layer})
+    with pytest.raises(BadModel, match="without any weights"):
+        load_profile(tmp_path)
+    write_config(tmp_path, TINY)
+    safetensors(tmp_path / "model.safetensors", layer)
+    with pytest.raises(BadModel, match="embed"):
+        load_profile(tmp_path)
+    strange = {"model.mystery.weight": ("BF16", [8], 16)}
+    safetensors(tmp_path / "model.safetensors", {**OUTSIDE, **layer, **strange})
+    with pytest.raises(BadModel, match="mystery"):
+        load_profile(tmp_path)
+
+
+def test_tower_without_weights_is_refused_and_with_them_counted(tmp_path: Path) -> None:
+    config = {
+        **GEMMA4, "architectures": ["Gemma4ForConditionalGeneration"], "vision_config": {"x": 1},
+        "num_hidden_layers": 1,
+    }  # fmt: skip
+    write_config(tmp_path, config)
+    with pytest.raises(BadModel, match="vision_config"):
+        load_profile(tmp_path)
+    safetensors(
+        tmp_path / "model.safetensors",
+        {
+            "model.language_model.embed_tokens.weight": ("BF16", [8], 16),
+            "model.language_model.norm.weight": ("BF16", [8], 16),
+            "model.language_model.layers.0.mlp.up_proj.weight": ("BF16", [8, 8], 128),
+            "model.vision_tower.encoder.layers.0.weight": ("BF16", [4], 8),
+        },
+    )
+    assert load_profile(tmp_path).roles["vision"] == 8

@@ -9,6 +9,7 @@ from arcpp.devices import Device, DeviceMemory, parse_device
 from arcpp.errors import BadInput
 from arcpp.memory.versions import NEWEST, vllm_version
 from arcpp.partition import parse_partition
+from arcpp.plan import NOT_GIVEN
 from arcpp.request import PlanRequest
 from arcpp.units import parse_size
 
@@ -69,7 +70,7 @@ def declared_devices(written: tuple[str, ...], request: PlanRequest) -> list[Dev
         right = "is missing: declare each card as NAME=TOTAL[:FREE][@GBPS], in stage order"
         raise BadInput("--device", None, right)
     stages = len(request.partition or request.kv_memory)
-    unknown = DeviceMemory(1024**5, 1024**5, source="not given")
+    unknown = DeviceMemory(1024**5, 1024**5, source=NOT_GIVEN)
     return [Device(f"stage{index}", unknown) for index in range(stages)]
 
 

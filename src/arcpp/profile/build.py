@@ -44,6 +44,9 @@ def from_config(
     """
     model = _Model(config, where, dtype)
     whole, text, family, run = model.whole, model.text, model.family, model.run
+    if family.unsized is not None:
+        right = "of this family is not sized from a config: give the folder with the weights"
+        raise BadModel(where, family.unsized, right)
     form = weight_format(weights_dtype or model.stored, run)
     hidden, vocab = text.count("hidden_size"), text.count("vocab_size")
     tied = tie(whole, text)

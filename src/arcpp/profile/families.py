@@ -31,7 +31,8 @@ class LayerShape:
 
 @dataclass(frozen=True)
 class Family:
-    """A model before its bytes are known. duplicates: see ModelProfile."""
+    """A model before its bytes are known. duplicates: see ModelProfile. unsized: a part whose
+    size only the weights' headers tell, or None."""
 
     layers: tuple[LayerShape, ...]
     duplicates: frozenset[str]
@@ -41,6 +42,7 @@ class Family:
     mtp_extra: Inventory | None = None
     delta: GatedDelta | None = None
     mamba_chunk: int | None = None
+    unsized: str | None = None
 
 
 _EVERYWHERE = frozenset({"embed", "lm_head"})
@@ -227,9 +229,10 @@ def gemma4(text: Fields, whole: Fields) -> Family:
         parameters = Inventory(matrices, 4 * hidden + 2 * kv.head_dim + 1)
         widest = max(3 * width, 2 * query + 2 * keys)
         layers.append(LayerShape(kind, parameters, widest, kv, window if kind == SLIDING else None))
-    if whole.has("vision_config") or whole.has("audio_config"):
-        raise BadModel(whole.where, "vision_config", "of this family is known from headers only")
-    return Family(tuple(layers), frozenset({"embed"}), hidden)
+    towers = [name for name in ("vision_config", "audio_config") if whole.has(name)]
+    return Family(
+        tuple(layers), frozenset({"embed"}), hidden, unsized=towers[0] if towers else None
+    )
 
 
 def nemotron_h(text: Fields, _whole: Fields) -> Family:
