@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
@@ -15,7 +16,7 @@ from .partition import Partition, Stage, check_partition
 from .plan import Plan, StagePlan
 from .profile.model import ModelProfile
 from .request import PlanRequest
-from .units import format_gib
+from .warn import plan_warnings
 
 __all__ = ["Plan", "PlanRequest", "Planning", "StagePlan", "best_order", "make_plan"]
 
@@ -188,7 +189,7 @@ class Planning:
             max_num_seqs=layout.max_sequences(num_blocks, request.sequences),
             binding_stage=blocks.index(min(blocks)),
             decode_tokens_per_s_limit=self._decode_limit(stages),
-            warnings=self._warnings(partition, stages),
+            warnings=plan_warnings(self.profile, self.layout, request, partition, stages),
             host_args=self._arguments(effective),
             env=self._environment(partition),
         )
@@ -247,28 +248,6 @@ class Planning:
             seconds += stage.active_bytes / (device.bandwidth_gb_s * 1e9)
         return round(1 / seconds, 2) if seconds else None
 
-    def _warnings(self, partition: Partition, stages: tuple[StagePlan, ...]) -> tuple[str, ...]:
-        found: list[str] = []
-        crooked = partition.misaligned(self.profile.period)
-        if crooked and self.profile.hybrid and self.request.host == "vllm":
-            found.append(
-                f"{crooked} of {len(stages) - 1} cuts not on a multiple of "
-                f"{self.profile.period} layers: the cache pool pads the difference"
-            )
-        drafts = self.request.spec_tokens and self.request.caching(self.profile)
-        if self.request.host == "vllm" and self.profile.hybrid and drafts:
-            found.append(
-                "prefix caching with draft tokens corrupts hybrids in stock vLLM: "
-                "add --no-prefix-caching"
-            )
-        for stage in stages:
-            if stage.unused_bytes < 0:
-                found.append(
-                    f"{stage.device}: the given KV memory and the weights exceed its free "
-                    f"memory by {format_gib(-stage.unused_bytes)} GiB"
-                )
-        return tuple(dict.fromkeys(found))
-
     def _arguments(self, effective: int) -> tuple[str, ...]:
         """Options of ``vllm serve`` that make the host run this plan."""
         request, stages = self.request, len(self.devices)
@@ -290,6 +269,9 @@ class Planning:
             arguments += ["--max-num-batched-tokens", str(request.max_num_batched_tokens)]
         if request.max_num_seqs is not None:
             arguments += ["--max-num-seqs", str(request.max_num_seqs)]
+        if request.spec_tokens:
+            drafts = {"method": "mtp", "num_speculative_tokens": request.spec_tokens}
+            arguments += ["--speculative-config", json.dumps(drafts)]
         return tuple(arguments)
 
     def _environment(self, partition: Partition) -> dict[str, str]:

@@ -290,3 +290,36 @@ def test_stage_without_full_attention_is_planned_with_the_global_block() -> None
     whole = make_plan(profile, [device("a", GiB)], PlanRequest(platform="cpu"))
     assert plan.block_tokens == whole.block_tokens
     assert plan.stages[0].bytes_per_block * 2 == plan.stages[1].bytes_per_block
+
+
+def test_warns_where_one_allocation_is_more_than_the_card_allows(tmp_path: Path) -> None:
+    profile = load_profile(write_config(tmp_path, QWEN35_27B), weights_dtype="int4")
+    cards = [device("A770", 15 * GiB), device("A770 2", 15 * GiB)]
+    plan = make_plan(profile, cards, PlanRequest())
+    assert sum("4 GiB or more" in warning for warning in plan.warnings) == 2
+    for other in (PlanRequest(version="0.28"), PlanRequest(max_num_seqs=1, kv_memory=(GiB,))):
+        warnings = make_plan(profile, cards, other).warnings
+        assert not any("4 GiB or more" in warning for warning in warnings)
+    big = [device("B70", 30 * GiB), device("B70 2", 30 * GiB)]
+    assert not any("4 GiB" in w for w in make_plan(profile, big, PlanRequest()).warnings)
+
+
+def test_warns_of_the_image_that_vllm_tries_at_start(tmp_path: Path) -> None:
+    profile = load_profile(write_config(tmp_path, QWEN35_27B), weights_dtype="int4")
+    cards = [device("B70", 30 * GiB)]
+    assert any(
+        "1.33 GiB" in warning for warning in make_plan(profile, cards, PlanRequest()).warnings
+    )
+    on_cpu = [device("cpu:0", 64 * GiB)]
+    assert not make_plan(profile, on_cpu, PlanRequest()).warnings
+
+
+def test_warns_of_drafts_with_prefix_caching_and_prints_the_host_option() -> None:
+    profile = load_profile(BUNDLED)
+    cards = [device("cpu:0", GiB)]
+    plan = make_plan(profile, cards, PlanRequest(spec_tokens=3))
+    assert any("corrupts" in warning for warning in plan.warnings)
+    assert '"num_speculative_tokens": 3' in plan.host_args[-1]
+    quiet = make_plan(profile, cards, PlanRequest(spec_tokens=3, prefix_caching=False))
+    assert not quiet.warnings
+    assert "--no-enable-prefix-caching" in quiet.host_args

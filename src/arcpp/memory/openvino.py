@@ -80,6 +80,12 @@ class PagedLayout:
         # Keys and values are separate tensors of equal size, near enough, for the cap.
         self._tensors = [cdiv(size, 2) for size in blocks]
         self._block_sums = [0, *accumulate(blocks)]
+        self._drafts = 0
+        if spec_tokens:  # the draft layers' cache lies on the last stage
+            shapes = [layer.kv for layer in profile.mtp_layers if layer.kv is not None]
+            self._drafts = sum(
+                kv_block_bytes(shape, precision, platform, profile.dtype) for shape in shapes
+            )
         self._state_sums = [0, *accumulate(self._states)]
 
     @property
@@ -89,7 +95,8 @@ class PagedLayout:
 
     def bytes_per_block(self, low: int, high: int) -> int:
         """See CacheLayout."""
-        return self._block_sums[high] - self._block_sums[low]
+        drafts = self._drafts if high == len(self._tensors) else 0
+        return self._block_sums[high] - self._block_sums[low] + drafts
 
     def fixed_state(self, low: int, high: int, sequences: int) -> int:
         """A slot per running request (one more per draft token), and the permanent zero slot."""

@@ -79,6 +79,11 @@ class VllmVersion:
         return self.release >= (0, 24)
 
     @property
+    def one_allocation(self) -> bool:
+        """Whether a rank's whole pool is one allocation (from 0.29), not one per layer."""
+        return self.release >= (0, 29)
+
+    @property
     def xpu_kernel_block(self) -> int:
         """Multiple of tokens that XPU flash attention runs (64 from 0.32, 16 before)."""
         return 64 if self.release >= (0, 32) else 16

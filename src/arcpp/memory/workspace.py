@@ -11,6 +11,7 @@ from arcpp.profile.dtypes import SIZES
 from arcpp.profile.model import GatedDelta, ModelProfile
 
 _CHUNK = 64
+_IMAGE_PATCHES = 65_536  # the largest image of Qwen3-VL's processor: 16,384 tokens of 2x2 patches
 
 
 def delta_chunk_states(delta: GatedDelta, tokens: int, tensor_parallel: int = 1) -> int:
@@ -27,6 +28,11 @@ def delta_workspace(delta: GatedDelta, tokens: int) -> int:
 def activation_bytes(profile: ModelProfile, tokens: int) -> int:
     """Activations of one layer for a step of ``tokens``."""
     return tokens * (profile.widths + 3 * profile.hidden_size) * SIZES[profile.dtype]
+
+
+def vision_bytes(profile: ModelProfile) -> int:
+    """Activations of the vision tower for the largest image, which vLLM runs at start."""
+    return _IMAGE_PATCHES * profile.vision_width * SIZES[profile.dtype]
 
 
 def logits_bytes(profile: ModelProfile, sequences: int) -> int:

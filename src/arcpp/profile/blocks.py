@@ -83,6 +83,11 @@ def mamba2(
     )
 
 
+def vision_width(vision: Fields) -> int:
+    """Elements per patch that a vision block holds at once: hidden, residual and the MLP."""
+    return 2 * vision.count("hidden_size") + 2 * vision.count("intermediate_size")
+
+
 def vision_tower(vision: Fields) -> Inventory:
     """The vision tower and merger of Qwen3-VL, shared by Qwen3.5. Never quantised."""
     width, inner = vision.count("hidden_size"), vision.count("intermediate_size")

@@ -182,6 +182,7 @@ def _profile(
         duplicates=family.duplicates & (roles.keys() | {"embed"}),
         delta=family.delta,
         mamba_chunk=family.mamba_chunk,
+        vision_width=family.vision_width,
         quantization=stored,
     )
 

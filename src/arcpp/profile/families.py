@@ -42,6 +42,7 @@ class Family:
     mtp_extra: Inventory | None = None
     delta: GatedDelta | None = None
     mamba_chunk: int | None = None
+    vision_width: int = 0
     unsized: str | None = None
 
 
@@ -158,6 +159,7 @@ def qwen3_next(text: Fields, whole: Fields) -> Family:
         tuple([attention] * drafts),
         extra,
         heads,
+        vision_width=0 if vision is None else blocks.vision_width(vision),
     )
 
 

@@ -92,6 +92,7 @@ class ModelProfile:
     tied. mtp_layers: the draft layers, used only with speculation (their weights are the role
     ``mtp``). widths: activation elements per token at the widest point of a layer.
     duplicates: roles that stock vLLM builds on every stage for this architecture.
+    vision_width: activation elements per patch at the vision tower's widest point; 0 without one.
     mamba_chunk: chunk size of Mamba-2 layers, which older versions align blocks to.
     source: where the weights' sizes come from (``safetensors``, ``config``, ``openvino``).
     """
@@ -110,6 +111,7 @@ class ModelProfile:
     duplicates: frozenset[str] = frozenset()
     delta: GatedDelta | None = None
     mamba_chunk: int | None = None
+    vision_width: int = 0
     quantization: str | None = None
     notes: tuple[str, ...] = field(default=())
 
