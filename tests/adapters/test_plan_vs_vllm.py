@@ -277,12 +277,11 @@ class Speculation:
         return lambda *_: False
 
 
+@pytest.mark.parametrize("model_path", ["bundled"], indirect=True, scope="module")
 @pytest.mark.parametrize("tokens", [1, 3])
 @pytest.mark.parametrize("caching", [True, False], ids=["caching", "no-caching"])
 def test_draft_tokens_cost_what_they_cost_in_vllm(host: Host, tokens: int, caching: bool) -> None:
     """State blocks and the draft layer, which joins the attention layers of the last rank."""
-    if not host.profile.mtp_layers:
-        pytest.skip("Qwen3 and the tiny Qwen3-Next have no draft layers")
     host.config.speculative_config = Speculation(tokens)
     try:
         resolve_cache(host, None, caching)
@@ -356,14 +355,13 @@ GEMMA4 = {
 }
 
 
+@pytest.mark.parametrize("model_path", ["qwen3"], indirect=True, scope="module")
 @pytest.mark.parametrize("family", [GPT_OSS, GEMMA4], ids=["gpt-oss", "gemma4"])
 @pytest.mark.parametrize("block_size", [32, 64, 128])
 def test_sliding_window_groups_are_those_of_vllm(
     host: Host, family: dict[str, Any], block_size: int, tmp_path: Path
 ) -> None:
     """Specs of sliding and full layers by hand; any model's config serves the arithmetic."""
-    if host.profile.hybrid:
-        pytest.skip("one base config per number of stages is enough")
     import torch  # noqa: PLC0415
     from vllm.v1.kv_cache_interface import (  # noqa: PLC0415
         FullAttentionSpec,
