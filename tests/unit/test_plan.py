@@ -323,3 +323,22 @@ def test_warns_of_drafts_with_prefix_caching_and_prints_the_host_option() -> Non
     quiet = make_plan(profile, cards, PlanRequest(spec_tokens=3, prefix_caching=False))
     assert not quiet.warnings
     assert "--no-enable-prefix-caching" in quiet.host_args
+
+
+@pytest.mark.parametrize(
+    ("partition", "caching", "logged"),
+    [((8,), False, 47_662), ((4, 4), True, 74_898), ((5, 3), True, 37_449)],
+)
+def test_tokens_are_those_that_real_starts_logged(
+    partition: tuple[int, ...], caching: bool, logged: int
+) -> None:
+    """vLLM 0.32.0 on CPU, bundled model, --max-model-len 2048, 64 MiB of KV memory a rank."""
+    request = PlanRequest(
+        version="0.32.0+cpu",
+        partition=partition,
+        kv_memory=(64 * MiB,),
+        max_model_len=2048,
+        prefix_caching=caching,
+    )
+    cards = [device(f"cpu:{index}", 8 * GiB) for index in range(len(partition))]
+    assert make_plan(load_profile(BUNDLED), cards, request).kv_cache_tokens == logged
