@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from arcpp.devices import Device, DeviceMemory
 from arcpp.errors import BadInput, DoesNotFit
+from arcpp.memory.placement import DROPPABLE
 from arcpp.planner import PlanRequest, best_order, make_plan
 from arcpp.profile import KvShape, Layer, ModelProfile, load_profile
 from arcpp.units import GiB, MiB
@@ -111,7 +112,7 @@ def test_duplicates_of_stock_vllm_are_counted_unless_dropped() -> None:
     profile = dense(duplicates=frozenset({"embed", "lm_head"}))
     cards = [device("a", 9000), device("b", 9000)]
     stock = make_plan(profile, cards, dataclasses.replace(BARE, dropped_roles=frozenset()))
-    ours = make_plan(profile, cards, BARE)
+    ours = make_plan(profile, cards, dataclasses.replace(BARE, dropped_roles=DROPPABLE))
     assert [stage.roles for stage in stock.stages] == [
         ("embed", "lm_head"),
         ("embed", "final_norm", "lm_head"),
@@ -124,9 +125,11 @@ def test_duplicates_of_stock_vllm_are_counted_unless_dropped() -> None:
 def test_drafts_keep_the_embedding_on_the_last_stage() -> None:
     profile = load_profile(BUNDLED)
     cards = [device("a", 256 * MiB), device("b", 256 * MiB)]
-    plan = make_plan(profile, cards, PlanRequest(spec_tokens=2, prefix_caching=False))
+    drafts = PlanRequest(spec_tokens=2, prefix_caching=False, dropped_roles=DROPPABLE)
+    plan = make_plan(profile, cards, drafts)
     assert plan.stages[1].roles == ("embed", "final_norm", "lm_head", "mtp")
-    assert "mtp" not in make_plan(profile, cards, PlanRequest()).stages[1].roles
+    without = make_plan(profile, cards, PlanRequest(dropped_roles=DROPPABLE))
+    assert without.stages[1].roles == ("final_norm", "lm_head")
 
 
 def test_two_plans_of_one_request_are_equal_and_order_of_mappings_is_irrelevant() -> None:
@@ -294,7 +297,7 @@ def test_stage_without_full_attention_is_planned_with_the_global_block() -> None
 
 def test_warns_where_one_allocation_is_more_than_the_card_allows(tmp_path: Path) -> None:
     profile = load_profile(write_config(tmp_path, QWEN35_27B), weights_dtype="int4")
-    cards = [device("A770", 15 * GiB), device("A770 2", 15 * GiB)]
+    cards = [device("A770", 20 * GiB), device("A770 2", 20 * GiB)]
     plan = make_plan(profile, cards, PlanRequest())
     assert sum("4 GiB or more" in warning for warning in plan.warnings) == 2
     for other in (PlanRequest(version="0.28"), PlanRequest(max_num_seqs=1, kv_memory=(GiB,))):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from arcpp.profile.model import ROLES, SHARED, ModelProfile
 
-#: Duplicates that the arcpp worker does not keep. Stock vLLM builds them on every stage.
-DROPPED = frozenset({"embed", "lm_head", "vision"})
+#: Duplicates a worker can do without; stock vLLM builds them on every stage.
+DROPPABLE = frozenset({"embed", "lm_head", "vision"})
+#: Those that the arcpp worker really does not keep: the default of every plan. Change it together
+#: with the worker, or plans promise memory that is not there.
+DROPPED: frozenset[str] = frozenset()
 
 
 def stage_roles(
