@@ -10,13 +10,14 @@ from typing import Any
 from arcpp.errors import BadModel, UnknownModel
 
 from .dtypes import CONVERTED, SIZES, model_dtype
-from .families import FAMILIES, Family, LayerShape
+from .families import FAMILIES
 from .fields import Fields
 from .inventory import WeightFormat, weight_format
 from .model import Layer, ModelProfile
 from .openvino_ir import folder_sizes
 from .readers import TensorInfo
 from .roles import IGNORED, owner
+from .shapes import Family, LayerShape
 
 _LENGTHS = (
     "max_position_embeddings",

@@ -7,85 +7,26 @@ it through the hook ``arcpp_model_profile``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from arcpp.errors import BadModel
 
 from . import blocks
 from .fields import Fields
 from .inventory import Inventory, total
-from .model import FULL, LINEAR, MAMBA, NONE, SLIDING, GatedDelta, KvShape, RecurrentState
-
-
-@dataclass(frozen=True)
-class LayerShape:
-    """One layer before its bytes are known. width: its widest activation per token."""
-
-    kind: str
-    parameters: Inventory
-    width: int
-    kv: KvShape | None = None
-    window: int | None = None
-    state: RecurrentState | None = None
-
-
-@dataclass(frozen=True)
-class Family:
-    """A model before its bytes are known. duplicates: see ModelProfile. unsized: a part whose
-    size only the weights' headers tell, or None."""
-
-    layers: tuple[LayerShape, ...]
-    duplicates: frozenset[str]
-    final_norm: int
-    vision: Inventory | None = None
-    mtp: tuple[LayerShape, ...] = ()
-    mtp_extra: Inventory | None = None
-    delta: GatedDelta | None = None
-    mamba_chunk: int | None = None
-    vision_width: int = 0
-    unsized: str | None = None
-
-
-_EVERYWHERE = frozenset({"embed", "lm_head"})
-
-
-def _layer_count(text: Fields) -> int:
-    count = text.count("num_hidden_layers")
-    if count > 1024:
-        raise BadModel(f"{text.where}: num_hidden_layers", count, "is more than any model has")
-    return count
-
-
-def _attention_width(text: Fields, gated: bool = False) -> int:
-    size = blocks.head_dim(text)
-    query = text.count("num_attention_heads") * size
-    return query * (3 if gated else 2) + 2 * blocks.kv_shape(text).heads * size
-
-
-def _feed_forward(text: Fields) -> tuple[Inventory, int]:
-    """The MLP or the experts of a layer, and the widest activation per token."""
-    hidden = text.count("hidden_size")
-    if not (text.has("num_experts") or text.has("num_local_experts")):
-        width = text.count("intermediate_size")
-        return blocks.mlp(hidden, width), 3 * width
-    routed = blocks.experts(text)
-    chosen = text.count("num_experts_per_tok", "num_experts_per_token")
-    width = 3 * chosen * text.count("moe_intermediate_size", "intermediate_size")
-    shared = text.count("shared_expert_intermediate_size", default=0, least=0)
-    if not shared:
-        return routed, width + chosen * hidden
-    gate = Inventory(0, hidden)
-    return total([routed, blocks.mlp(hidden, shared), gate]), width + chosen * hidden + 3 * shared
+from .mamba_families import granite_hybrid, nemotron_h
+from .model import FULL, LINEAR, SLIDING, KvShape
+from .shapes import EVERYWHERE, Family, LayerShape, attention_width, feed_forward, layer_count
 
 
 def _dense(text: Fields, *, norms: bool, qkv_bias: bool) -> tuple[LayerShape, ...]:
     hidden = text.count("hidden_size")
-    feed, width = _feed_forward(text)
+    feed, width = feed_forward(text)
     attention = blocks.attention(text, norms=norms, qkv_bias=qkv_bias)
     parameters = total([attention, feed, Inventory(0, 2 * hidden)])
-    widest = max(width, _attention_width(text))
+    widest = max(width, attention_width(text))
     layer = LayerShape(FULL, parameters, widest, blocks.kv_shape(text))
-    return tuple([layer] * _layer_count(text))
+    return tuple([layer] * layer_count(text))
 
 
 def llama(text: Fields, _whole: Fields) -> Family:
@@ -112,11 +53,11 @@ def qwen3(text: Fields, _whole: Fields) -> Family:
 def qwen3_moe(text: Fields, _whole: Fields) -> Family:
     """Qwen3, mixture of experts."""
     layers = _dense(text, norms=True, qkv_bias=False)
-    return Family(layers, _EVERYWHERE, text.count("hidden_size"))
+    return Family(layers, EVERYWHERE, text.count("hidden_size"))
 
 
 def _hybrid_kinds(text: Fields) -> list[str]:
-    count = _layer_count(text)
+    count = layer_count(text)
     kinds = text.texts("layer_types", count)
     interval = text.count("full_attention_interval", default=4)
     made = [FULL if (i + 1) % interval == 0 else LINEAR for i in range(count)]
@@ -137,11 +78,11 @@ def qwen3_next(text: Fields, whole: Fields) -> Family:
     hidden = text.count("hidden_size")
     delta, state, heads = blocks.gated_delta(text)
     state = replace(state, ssm_dtype=text.text("mamba_ssm_dtype"))
-    feed, feed_width = _feed_forward(text)
+    feed, feed_width = feed_forward(text)
     norms = Inventory(0, 2 * hidden)
     gated = text.flag("attn_output_gate", True)
     full = total([blocks.attention(text, gated=gated, norms=True), feed, norms])
-    wide = max(feed_width, _attention_width(text, gated=True))
+    wide = max(feed_width, attention_width(text, gated=True))
     attention = LayerShape(FULL, full, wide, blocks.kv_shape(text))
     recurrent_width = 2 * (state.conv_dim + heads.heads * heads.value_dim)
     recurrent = LayerShape(
@@ -153,7 +94,7 @@ def qwen3_next(text: Fields, whole: Fields) -> Family:
     vision = whole.inner("vision_config")
     return Family(
         layers,
-        _EVERYWHERE if vision is None else _EVERYWHERE | {"vision"},
+        EVERYWHERE if vision is None else EVERYWHERE | {"vision"},
         hidden,
         None if vision is None else blocks.vision_tower(vision),
         tuple([attention] * drafts),
@@ -171,7 +112,7 @@ def qwen3_5(text: Fields, whole: Fields) -> Family:
 
 def gpt_oss(text: Fields, _whole: Fields) -> Family:
     """gpt-oss: sliding and full attention in turn, experts in every layer."""
-    hidden, count = text.count("hidden_size"), _layer_count(text)
+    hidden, count = text.count("hidden_size"), layer_count(text)
     kinds = text.texts("layer_types", count)
     if kinds is None:
         kinds = [SLIDING if i % 2 == 0 else FULL for i in range(count)]
@@ -185,13 +126,13 @@ def gpt_oss(text: Fields, _whole: Fields) -> Family:
     plain = query + 2 * keys + hidden + text.count("num_attention_heads")
     attention = Inventory(0, hidden * (2 * query + 2 * keys) + plain)  # never quantised here
     parameters = total([routed, biases, attention, Inventory(0, 2 * hidden)])
-    width = max(3 * chosen * inner + chosen * hidden, _attention_width(text))
+    width = max(3 * chosen * inner + chosen * hidden, attention_width(text))
     kv, window = blocks.kv_shape(text), text.count("sliding_window", default=128)
     layers = tuple(
         LayerShape(kind, parameters, width, kv, window if kind == SLIDING else None)
         for kind in _attention_kinds(text, kinds)
     )
-    return Family(layers, _EVERYWHERE, hidden)
+    return Family(layers, EVERYWHERE, hidden)
 
 
 def _attention_kinds(text: Fields, kinds: list[str]) -> list[str]:
@@ -207,7 +148,7 @@ def gemma4(text: Fields, whole: Fields) -> Family:
         "hidden_size_per_layer_input", default=0, least=0
     ):
         raise BadModel(text.where, "num_experts or hidden_size_per_layer_input", "is not supported")
-    hidden, count = text.count("hidden_size"), _layer_count(text)
+    hidden, count = text.count("hidden_size"), layer_count(text)
     kinds = text.texts("layer_types", count)
     if kinds is None:
         kinds = [FULL if (i + 1) % 6 == 0 else SLIDING for i in range(count)]
@@ -235,92 +176,6 @@ def gemma4(text: Fields, whole: Fields) -> Family:
     return Family(
         tuple(layers), frozenset({"embed"}), hidden, unsized=towers[0] if towers else None
     )
-
-
-def nemotron_h(text: Fields, _whole: Fields) -> Family:
-    """Nemotron-H: one block per layer, Mamba-2, attention, MLP or experts."""
-    hidden, pattern = text.count("hidden_size"), text.text("hybrid_override_pattern")
-    if pattern is None or len(pattern) != _layer_count(text) or len(pattern) > 1024:
-        raise BadModel(f"{text.where}: hybrid_override_pattern", pattern, "is missing or too short")
-    norm = Inventory(0, hidden)
-    mixer, state = blocks.mamba2(
-        hidden,
-        heads=text.count("mamba_num_heads"),
-        size=text.count("mamba_head_dim"),
-        groups=text.count("n_groups", "mamba_n_groups"),
-        states=text.count("ssm_state_size", "mamba_state_dim"),
-        kernel=text.count("conv_kernel", "mamba_d_conv", least=2),
-    )
-    state = replace(state, ssm_dtype=text.text("mamba_ssm_cache_dtype") or "float32")
-    kinds = {
-        "M": lambda: LayerShape(MAMBA, total([mixer, norm]), 3 * state.conv_dim, state=state),
-        "*": lambda: LayerShape(
-            FULL, total([blocks.attention(text), norm]), _attention_width(text),
-            blocks.kv_shape(text),
-        ),
-        "-": lambda: LayerShape(
-            NONE, total([Inventory(2 * hidden * text.count("intermediate_size")), norm]),
-            2 * text.count("intermediate_size"),
-        ),
-        "E": lambda: _nemotron_experts(text, norm),
-    }  # fmt: skip
-    for letter in pattern:
-        if letter not in kinds:
-            raise BadModel(f"{text.where}: hybrid_override_pattern", letter, "is not M, *, - or E")
-    made = {letter: kinds[letter]() for letter in sorted(set(pattern))}
-    layers = tuple(made[letter] for letter in pattern)
-    return Family(layers, _EVERYWHERE, hidden, mamba_chunk=text.count("chunk_size", default=2048))
-
-
-def _nemotron_experts(text: Fields, norm: Inventory) -> LayerShape:
-    hidden, routed = text.count("hidden_size"), blocks.experts(text, matrices=2)
-    if text.has("moe_latent_size"):
-        raise BadModel(text.where, "moe_latent_size", "is not supported")
-    shared = text.count("moe_shared_expert_intermediate_size", default=0, least=0) * text.count(
-        "n_shared_experts", default=1, least=0
-    )
-    number = text.count("n_routed_experts", "num_experts")
-    parts = [routed, Inventory(2 * hidden * shared, 0, wide=number), norm]
-    chosen = text.count("num_experts_per_tok")
-    width = chosen * (2 * text.count("moe_intermediate_size") + hidden) + 2 * shared
-    return LayerShape(NONE, total(parts), width)
-
-
-def granite_hybrid(text: Fields, _whole: Fields) -> Family:
-    """Granite 4 hybrid: Mamba-2 with attention between, experts and a shared MLP."""
-    hidden, count = text.count("hidden_size"), _layer_count(text)
-    kinds = text.texts("layer_types", count) or []
-    if not kinds:
-        raise BadModel(text.where, "layer_types", "is missing")
-    expand = text.count("mamba_expand", default=2)
-    heads = text.count("mamba_n_heads")
-    size = text.count("mamba_d_head", default=0, least=0) or expand * hidden // heads
-    mixer, state = blocks.mamba2(
-        hidden,
-        heads=heads,
-        size=size,
-        groups=text.count("mamba_n_groups"),
-        states=text.count("mamba_d_state"),
-        kernel=text.count("mamba_d_conv", least=2),
-    )
-    shared = text.count("shared_intermediate_size", default=0, least=0)
-    feed = [blocks.mlp(hidden, shared), Inventory(0, 2 * hidden)]
-    width = 3 * shared
-    if text.count("num_local_experts", "num_experts", default=0, least=0):
-        feed.append(blocks.experts(text))
-        chosen = text.count("num_experts_per_tok")
-        width += chosen * (3 * text.count("moe_intermediate_size", "intermediate_size") + hidden)
-    mamba = LayerShape(MAMBA, total([mixer, *feed]), max(width, 3 * state.conv_dim), state=state)
-    attention = LayerShape(
-        FULL, total([blocks.attention(text), *feed]), max(width, _attention_width(text)),
-        blocks.kv_shape(text),
-    )  # fmt: skip
-    for kind in kinds:
-        if kind not in ("mamba", "attention", FULL):
-            raise BadModel(f"{text.where}: layer_types", kind, "is not mamba or attention")
-    layers = tuple(mamba if kind == "mamba" else attention for kind in kinds)
-    chunk = text.count("mamba_chunk_size", "chunk_size", default=2048)
-    return Family(layers, _EVERYWHERE, hidden, mamba_chunk=chunk)
 
 
 FAMILIES: dict[str, Callable[[Fields, Fields], Family]] = {
