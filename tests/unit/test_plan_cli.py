@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import subprocess
 import sys
@@ -9,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from arcpp.cli import main
 
@@ -145,3 +149,58 @@ def test_command_line_imports_no_host_and_no_rich_for_json() -> None:
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("arcpp ")
+
+
+OPTIONS = (
+    ("--device", "A=256MiB@100"),
+    ("--max-model-len", "4096"),
+    ("--kv-cache-dtype", "fp8"),
+    ("--host", "vllm@0.32"),
+    ("--margin", "1MiB"),
+    ("--reserve", "A=2MiB"),
+    ("--no-prefix-caching",),
+    ("--json",),
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.permutations(OPTIONS))
+def test_order_of_options_is_irrelevant(order: list[tuple[str, ...]]) -> None:
+    assert answer([*(part for option in order for part in option)]) == answer(
+        [part for option in OPTIONS for part in option]
+    )
+
+
+def answer(arguments: list[str]) -> str:
+    """What the command prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main(["plan", str(BUNDLED), *arguments]) == 0
+    return out.getvalue()
+
+
+TEXT = st.text(max_size=30) | st.from_regex(r"[A-B]=[0-9.]{1,5}[KMG]iB(:[0-9]{1,9})?(@[0-9]+)?")
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(
+                ["--device", "--partition", "--kv-memory", "--margin", "--reserve", "--host",
+                 "--max-model-len", "--block-size", "--spec-tokens", "--kv-cache-dtype",
+                 "--gpu-memory-utilization", "--dtype", "--mamba-cache-mode", "--maximize"]
+            ),
+            TEXT,
+        ),
+        max_size=4,
+    )
+)  # fmt: skip
+def test_any_text_in_any_option_ends_in_a_code_and_at_most_one_line(
+    written: list[tuple[str, str]],
+) -> None:
+    arguments = [f"{name}={text}" for name, text in written]
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(["plan", str(BUNDLED), "--device", "Z=1GiB", *arguments])
+    assert code in (0, 1, 2)
+    assert err.getvalue().count("\n") == (0 if code == 0 else 1)
