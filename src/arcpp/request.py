@@ -140,7 +140,7 @@ class PlanRequest:
         version = self.vllm()
         platform = self.platform or _platform(devices)
         dtype = profile.dtype if self.dtype is None else model_dtype(self.dtype, "--dtype")
-        block, kernel = _blocks(platform, dtype, version)
+        block, kernel = _blocks(platform, _on_triton(profile, dtype), version)
         align = 64 if platform == "xpu" and any(x.kind == LINEAR for x in profile.layers) else 1
         caching = self.caching(profile)
         mamba2 = any(layer.kind == MAMBA for layer in profile.layers)
@@ -190,14 +190,20 @@ def _positive(what: str, value: int | None, default: int) -> int:
     return value
 
 
-def _blocks(platform: str, dtype: str, version: VllmVersion) -> tuple[int, int]:
+def _on_triton(profile: ModelProfile, dtype: str) -> bool:
+    """Whether vLLM leaves flash attention for Triton's: float32, and heads of several sizes."""
+    sizes = {layer.kv.head_dim for layer in profile.layers if layer.kv is not None}
+    return dtype == "float32" or len(sizes) > 1
+
+
+def _blocks(platform: str, triton: bool, version: VllmVersion) -> tuple[int, int]:
     """(default block size, smallest block the attention kernel runs), in tokens."""
     if platform == "cpu":
         return 128, 32
-    if platform == "xpu" and dtype != "float32":
+    if platform == "xpu" and not triton:
         return 64, version.xpu_kernel_block
     if platform in ("xpu", "cuda"):
-        return 16, 16  # float32 runs on Triton attention
+        return 16, 16
     raise BadInput("platform", platform, "is not xpu, cuda or cpu")
 
 

@@ -345,3 +345,36 @@ def test_tokens_are_those_that_real_starts_logged(
     )
     cards = [device(f"cpu:{index}", 8 * GiB) for index in range(len(partition))]
     assert make_plan(load_profile(BUNDLED), cards, request).kv_cache_tokens == logged
+
+
+@pytest.mark.parametrize(
+    ("request_changes", "block"),
+    [
+        ({"platform": "cpu"}, 128),
+        ({"platform": "cuda"}, 16),
+        ({"platform": "xpu"}, 64),
+        ({"platform": "xpu", "dtype": "float32"}, 16),
+        ({"platform": "xpu", "block_size": 48}, 48),
+        ({}, 64),
+    ],
+)
+def test_default_block_follows_the_platform(request_changes: dict[str, Any], block: int) -> None:
+    plan = make_plan(dense(), [device("a", GiB)], PlanRequest(**request_changes))
+    assert plan.block_tokens == block
+
+
+def test_hybrid_block_grows_to_hold_a_state_and_is_aligned_on_xpu(tmp_path: Path) -> None:
+    """27B with fp8 KV: a state of 3,207,168 bytes over 2048 bytes a token is 1566 tokens."""
+    profile = load_profile(write_config(tmp_path, QWEN35_27B), weights_dtype="int4")
+    blocks = {}
+    for name, request in {
+        "xpu": PlanRequest(kv_cache_dtype="fp8", block_size=16, version="0.23"),
+        "unaligned": PlanRequest(
+            kv_cache_dtype="fp8", block_size=16, block_align=1, version="0.23"
+        ),
+        "cpu": PlanRequest(kv_cache_dtype="fp8", platform="cpu"),
+    }.items():
+        plan = make_plan(profile, [device("a", 60 * GiB)], request)
+        blocks[name] = plan.block_tokens
+        assert plan.stages[0].bytes_per_block == 16 * plan.block_tokens * 2048
+    assert blocks == {"xpu": 1600, "unaligned": 1568, "cpu": 1664}
