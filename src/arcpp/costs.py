@@ -9,7 +9,7 @@ from itertools import accumulate
 from .devices import Device
 from .memory.layout import CacheLayout
 from .memory.placement import stage_roles
-from .memory.workspace import activation_bytes, delta_workspace, logits_bytes
+from .memory.workspace import activation_bytes, delta_workspace, logits_bytes, rope_bytes
 from .profile.model import ModelProfile
 from .request import PlanRequest
 from .solver import Need
@@ -41,6 +41,8 @@ class Costs:
         self._last, self._layers = len(devices) - 1, len(profile.layers)
         self._weights = [0, *accumulate(layer.weights_bytes for layer in profile.layers)]
         self._active = [0, *accumulate(layer.active_bytes for layer in profile.layers)]
+        attending = [1 if layer.kv is not None else 0 for layer in profile.layers]
+        self._attending = [0, *accumulate(attending)]
         recurrent = [1 if layer.state is not None else 0 for layer in profile.layers]
         self._recurrent = [0, *accumulate(recurrent)]
         self._roles = [
@@ -60,6 +62,7 @@ class Costs:
         tokens = request.batched_tokens
         self._activations = activation_bytes(profile, tokens)
         self._delta = 0 if profile.delta is None else delta_workspace(profile.delta, tokens)
+        self._rope = rope_bytes(profile)
         self._logits = logits_bytes(profile, min(request.sequences, tokens))
         self._per_byte = _decode_prices(devices)
         self._blocks: dict[tuple[int, int], int] = {}
@@ -103,6 +106,8 @@ class Costs:
         size = self._activations
         if self._recurrent[high] > self._recurrent[low]:
             size += self._delta
+        if self._attending[high] > self._attending[low]:
+            size += self._rope
         return size + self._logits if index == self._last else size
 
 

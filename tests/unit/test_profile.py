@@ -414,3 +414,11 @@ def test_tower_without_weights_is_refused_and_with_them_counted(tmp_path: Path) 
         },
     )
     assert load_profile(tmp_path).roles["vision"] == 8
+
+
+def test_rotary_table_is_the_one_vllm_builds(tmp_path: Path) -> None:
+    """1,048,576 bytes for the bundled model, read off the loaded model's buffers."""
+    assert load_profile(BUNDLED).rope_elements * 2 == 1_048_576
+    assert load_profile(write_config(tmp_path, LLAMA_8B)).rope_elements == 131072 * 128
+    assert load_profile(write_config(tmp_path, NEMOTRON)).rope_elements == 0
+    assert load_profile(write_config(tmp_path, GRANITE)).rope_elements == 0

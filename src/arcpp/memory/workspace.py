@@ -30,6 +30,11 @@ def activation_bytes(profile: ModelProfile, tokens: int) -> int:
     return tokens * (profile.widths + 3 * profile.hidden_size) * SIZES[profile.dtype]
 
 
+def rope_bytes(profile: ModelProfile) -> int:
+    """The table of rotary positions that every stage with attention builds, exact."""
+    return profile.rope_elements * SIZES[profile.dtype]
+
+
 def vision_bytes(profile: ModelProfile) -> int:
     """Activations of the vision tower for the largest image, which vLLM runs at start."""
     return _IMAGE_PATCHES * profile.vision_width * SIZES[profile.dtype]

@@ -9,6 +9,7 @@ from typing import Any
 
 from arcpp.errors import BadModel, UnknownModel
 
+from .blocks import head_dim
 from .dtypes import CONVERTED, SIZES, model_dtype
 from .families import FAMILIES
 from .fields import Fields
@@ -184,6 +185,7 @@ def _profile(
         delta=family.delta,
         mamba_chunk=family.mamba_chunk,
         vision_width=family.vision_width,
+        rope_elements=rope_elements(text) if family.rotary else 0,
         quantization=stored,
     )
 
@@ -278,6 +280,17 @@ def _bits(config: Fields) -> int | None:
             if weights is not None:
                 return weights.count("num_bits")
     return None
+
+
+def rope_elements(text: Fields) -> int:
+    """Elements of vLLM's table of rotary positions: positions times the rotated part of a head."""
+    share = text.raw("partial_rotary_factor")
+    parameters = text.raw("rope_parameters")
+    if share is None and isinstance(parameters, dict):
+        share = parameters.get("partial_rotary_factor")
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+        share = 1
+    return text.count("max_position_embeddings", default=2048) * int(head_dim(text) * share)
 
 
 def longest(text: Fields) -> int:

@@ -45,7 +45,8 @@ def nemotron_h(text: Fields, _whole: Fields) -> Family:
             raise BadModel(f"{text.where}: hybrid_override_pattern", letter, "is not M, *, - or E")
     made = {letter: kinds[letter]() for letter in sorted(set(pattern))}
     layers = tuple(made[letter] for letter in pattern)
-    return Family(layers, EVERYWHERE, hidden, mamba_chunk=text.count("chunk_size", default=2048))
+    chunk = text.count("chunk_size", default=2048)
+    return Family(layers, EVERYWHERE, hidden, mamba_chunk=chunk, rotary=False)
 
 
 def _nemotron_experts(text: Fields, norm: Inventory) -> LayerShape:
@@ -96,4 +97,5 @@ def granite_hybrid(text: Fields, _whole: Fields) -> Family:
             raise BadModel(f"{text.where}: layer_types", kind, "is not mamba or attention")
     layers = tuple(mamba if kind == "mamba" else attention for kind in kinds)
     chunk = text.count("mamba_chunk_size", "chunk_size", default=2048)
-    return Family(layers, EVERYWHERE, hidden, mamba_chunk=chunk)
+    rotary = text.text("position_embedding_type") == "rope"
+    return Family(layers, EVERYWHERE, hidden, mamba_chunk=chunk, rotary=rotary)

@@ -93,6 +93,7 @@ class ModelProfile:
     ``mtp``). widths: activation elements per token at the widest point of a layer.
     duplicates: roles that stock vLLM builds on every stage for this architecture.
     vision_width: activation elements per patch at the vision tower's widest point; 0 without one.
+    rope_elements: elements of the table of rotary positions that a stage with attention keeps.
     mamba_chunk: chunk size of Mamba-2 layers, which older versions align blocks to.
     source: where the weights' sizes come from (``safetensors``, ``config``, ``openvino``).
     """
@@ -112,6 +113,7 @@ class ModelProfile:
     delta: GatedDelta | None = None
     mamba_chunk: int | None = None
     vision_width: int = 0
+    rope_elements: int = 0
     quantization: str | None = None
     notes: tuple[str, ...] = field(default=())
 

@@ -26,8 +26,8 @@ class LayerShape:
 
 @dataclass(frozen=True)
 class Family:
-    """A model before its bytes are known. duplicates: see ModelProfile. unsized: a part whose
-    size only the weights' headers tell, or None."""
+    """A model before its bytes are known. duplicates: see ModelProfile. rotary: whether
+    attention uses rotary positions. unsized: a part whose size only the weights' headers tell."""
 
     layers: tuple[LayerShape, ...]
     duplicates: frozenset[str]
@@ -38,6 +38,7 @@ class Family:
     delta: GatedDelta | None = None
     mamba_chunk: int | None = None
     vision_width: int = 0
+    rotary: bool = True
     unsized: str | None = None
 
 
