@@ -53,17 +53,17 @@ class Partition:
         return sum(1 for cut in list(accumulate(self.counts))[:-1] if cut % period)
 
 
-def parse_partition(text: str) -> Partition:
-    """Partition written as ``60,4``. Raises BadInput."""
+def parse_partition(text: str, what: str = "--partition") -> Partition:
+    """Partition written as ``60,4``. Raises BadInput, with ``what`` as the option's name."""
     if not _COUNTS.fullmatch(text.strip()):
-        raise BadInput("--partition", text, "is not layers per stage, such as 60,4")
+        raise BadInput(what, text, "is not layers per stage, such as 60,4")
     return Partition(tuple(int(count) for count in text.strip().split(",")))
 
 
 def check_partition(partition: Partition, layers: int, stages: int) -> None:
     """Refuse a partition that is not for this model and number of stages (BadInput)."""
     if len(partition.counts) != stages:
-        right = f"has {len(partition.counts)} stages, but there are {stages} devices"
+        right = f"has {len(partition.counts)} stages, but {stages} are to run"
         raise BadInput("--partition", str(partition), right)
     if sum(partition.counts) != layers:
         right = f"adds up to {sum(partition.counts)} layers, but the model has {layers}"
