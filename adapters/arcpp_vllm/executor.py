@@ -12,7 +12,7 @@ from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
 from arcpp.errors import BadInput
 
-from . import compat, handover, orphans, run_folder, shims
+from . import base_worker, compat, orphans, refusal, run_folder, shims
 
 _WORKER = "arcpp_vllm.worker.ArcppWorker"
 
@@ -23,14 +23,21 @@ class ArcppExecutor(MultiprocExecutor):
     supports_pp = True
 
     def _init_executor(self) -> None:
-        compat.require(compat.EXECUTION)
-        _check_config(self.vllm_config)
-        if self.parallel_config.worker_cls != _WORKER:
-            handover.set_base_worker(self.parallel_config.worker_cls)
-            self.parallel_config.worker_cls = _WORKER
+        refusal.clear()
         orphans.watch_parent(run_folder.remove, signum=signal.SIGTERM)
+        try:
+            compat.require(compat.EXECUTION)
+            _check_config(self.vllm_config)
+            self._start_stages()
+        except Exception as error:
+            refusal.pass_on(error)
+
+    def _start_stages(self) -> None:
+        if self.parallel_config.worker_cls != _WORKER:
+            base_worker.remember(self.parallel_config.worker_cls)
+            self.parallel_config.worker_cls = _WORKER
         shims.let_cpu_stages_share_cores(self.parallel_config.world_size)
-        with run_folder.temporary_files_here(), handover.collecting_refusals():
+        with run_folder.temporary_files_here():
             super()._init_executor()
 
     def shutdown(self) -> None:

@@ -17,10 +17,12 @@ import sys
 from typing import Any
 
 from arcpp.errors import ArcppError, BadInput
+from arcpp.partition import check_partition, parse_partition
 
 from . import compat, run_folder
 
 NAME = "arcpp"
+PARTITION_VARIABLE = "VLLM_PP_LAYER_PARTITION"
 _DOTTED = ("arcpp_vllm.ArcppExecutor", "arcpp_vllm.executor.ArcppExecutor")
 _MARK = "_arcpp_wrapped"
 
@@ -69,14 +71,19 @@ def _wrap(owner: Any, name: str, wrapper: Any, *, static: bool = False) -> None:
 def _creating_config(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     if not is_ours(getattr(self, "distributed_executor_backend", None)):
         return original(self, *args, **kwargs)
+    from . import refusal
+
+    refusal.end_with_reason()
     try:
         self.distributed_executor_backend = resolve(self.distributed_executor_backend)
         _check_arguments(self)
         run_folder.ensure()
+        config = original(self, *args, **kwargs)
+        _check_partition(config)
     except ArcppError as error:
         # ValueError is what vLLM raises for arguments; its callers know how to show it.
         raise ValueError(f"arcpp: {error}") from error
-    return original(self, *args, **kwargs)
+    return config
 
 
 def _getting_class(original: Any, vllm_config: Any) -> Any:
@@ -106,4 +113,19 @@ def _check_arguments(engine_args: Any) -> None:
             "VLLM_USE_V2_MODEL_RUNNER",
             os.environ["VLLM_USE_V2_MODEL_RUNNER"],
             "is not supported: unset it or set it to 0",
+        )
+
+
+def _check_partition(vllm_config: Any) -> None:
+    """What can be known of the stages before any process is started for them."""
+    stages = vllm_config.parallel_config.pipeline_parallel_size
+    layers = vllm_config.model_config.get_total_num_hidden_layers()
+    if stages > layers:
+        raise BadInput(
+            "--pipeline-parallel-size", stages, f"is more stages than the model has layers ({layers})"
+        )
+    given = os.environ.get(PARTITION_VARIABLE)
+    if given is not None:
+        check_partition(
+            parse_partition(given, PARTITION_VARIABLE), layers, stages, PARTITION_VARIABLE
         )

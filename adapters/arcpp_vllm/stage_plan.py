@@ -9,22 +9,24 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import psutil
 from vllm.logger import init_logger
 from vllm.platforms import current_platform
 
 from arcpp.devices import Device, DeviceMemory
 from arcpp.errors import BadInput, UnknownModel
+from arcpp.partition import parse_partition
 from arcpp.planner import Plan, PlanRequest, make_plan
 from arcpp.profile import load_profile
 from arcpp.report import plan_text
+from arcpp.units import format_gib
 
 from . import model_files
 from .compat import vllm_version
 from .exchange import gather
+from .plugin import PARTITION_VARIABLE
 
 logger = init_logger("vllm.arcpp.plan")
-
-PARTITION_VARIABLE = "VLLM_PP_LAYER_PARTITION"
 
 
 def agree(worker: Any) -> Plan | None:
@@ -53,7 +55,7 @@ def agree(worker: Any) -> Plan | None:
         if worker.rank == 0:
             logger.warning("arcpp: %s; the partition could not be checked against memory", error)
         return None
-    plan = make_plan(profile, _shared_alike(devices), _request(worker, _partition(given)))
+    plan = make_plan(profile, _shared_alike(devices), _request(worker, given, memories))
     if stages > 1:
         os.environ[PARTITION_VARIABLE] = str(plan.partition)
     if worker.rank == 0:
@@ -62,20 +64,29 @@ def agree(worker: Any) -> Plan | None:
 
 
 def measure(worker: Any) -> dict[str, Any]:
-    """This stage's device and its memory in bytes, as the host's own worker measured it."""
+    """This stage's device and its memory in bytes, as the host's own worker measured it.
+
+    used: what this process holds already and vLLM counts against the device's budget.
+    """
     if current_platform.is_cpu():
         from vllm.utils.cpu_resource_utils import get_allowed_cpu_list, get_memory_node_info
 
         node = get_allowed_cpu_list()[0].numa_node
         info = get_memory_node_info(node)
         name, total, free = f"cpu:{node}", info.total_memory, info.available_memory
-        source = "memory node"
+        used, source = psutil.Process().memory_info().rss, "memory node"
     else:
         snapshot = worker.init_snapshot
         name, total, free = str(worker.device), snapshot.total_memory, snapshot.free_memory
-        source = "vLLM's memory snapshot"
+        used, source = 0, "vLLM's memory snapshot"
     # More free than there is: memory that was added since the node's total was counted.
-    return {"device": name, "total": int(total), "free": int(min(free, total)), "source": source}
+    return {
+        "device": name,
+        "total": int(total),
+        "free": int(min(free, total)),
+        "used": int(used),
+        "source": source,
+    }
 
 
 def share_of(plan: Plan | None, rank: int, measured: int) -> int:
@@ -112,18 +123,26 @@ def _shared_alike(devices: list[Device]) -> list[Device]:
     return [Device(device.name, least[device.name]) for device in devices]
 
 
-def _partition(given: str | None) -> tuple[int, ...] | None:
-    if given is None:
-        return None
-    try:
-        return tuple(int(part) for part in given.split(","))
-    except ValueError:
-        raise BadInput(
-            PARTITION_VARIABLE, given, "is not a list of layer counts, such as 60,4"
-        ) from None
+def _utilization(worker: Any, memories: list[dict[str, Any]]) -> float:
+    """The host's fraction of a device, less what the stages' own processes take of it.
+
+    Only on the CPU, where vLLM counts a worker's whole resident memory against its fraction.
+    """
+    fraction = float(worker.cache_config.gpu_memory_utilization)
+    used, total = sum(seen["used"] for seen in memories), memories[0]["total"]
+    if used and worker.cache_config.kv_cache_memory_bytes is None:
+        if used >= fraction * total:
+            raise BadInput(
+                "--gpu-memory-utilization",
+                fraction,
+                f"of {format_gib(total)} GiB is taken up by the processes of "
+                f"{len(memories)} stages alone ({format_gib(used)} GiB): raise it",
+            )
+        fraction -= used / total
+    return fraction
 
 
-def _request(worker: Any, partition: tuple[int, ...] | None) -> PlanRequest:
+def _request(worker: Any, given: str | None, memories: list[dict[str, Any]]) -> PlanRequest:
     """What this vLLM will run with, in the planner's terms."""
     model, cache, scheduler = worker.model_config, worker.cache_config, worker.scheduler_config
     automatic = getattr(model, "original_max_model_len", None) == -1
@@ -131,9 +150,9 @@ def _request(worker: Any, partition: tuple[int, ...] | None) -> PlanRequest:
     return PlanRequest(
         host="vllm",
         version=vllm_version(),
-        partition=partition,
+        partition=None if given is None else parse_partition(given, PARTITION_VARIABLE).counts,
         kv_memory=None if kv_memory is None else (int(kv_memory),),
-        gpu_memory_utilization=cache.gpu_memory_utilization,
+        gpu_memory_utilization=_utilization(worker, memories),
         block_size=cache.block_size if cache.user_specified_block_size else None,
         mamba_cache_mode=cache.mamba_cache_mode,
         max_model_len="auto" if automatic else model.max_model_len,

@@ -16,11 +16,11 @@ from arcpp.errors import ArcppError
 from arcpp.planner import Plan
 from arcpp.units import format_gib
 
-from . import handover, orphans, shims, stage_plan, transport
+from . import base_worker, orphans, refusal, shims, stage_plan, transport
 
 logger = init_logger("vllm.arcpp.worker")
 
-_Base: Any = resolve_obj_by_qualname(handover.base_worker())
+_Base: Any = resolve_obj_by_qualname(base_worker.name())
 
 
 class ArcppWorker(_Base):
@@ -41,8 +41,7 @@ class ArcppWorker(_Base):
         try:
             self._plan = stage_plan.agree(self)
         except ArcppError as error:
-            handover.refuse(self.rank, f"arcpp: {error}")
-            raise
+            refusal.refuse(error)
         started = time.monotonic()
         super().load_model(**kwargs)
         self._link = transport.install(self)

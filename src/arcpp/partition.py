@@ -60,14 +60,16 @@ def parse_partition(text: str, what: str = "--partition") -> Partition:
     return Partition(tuple(int(count) for count in text.strip().split(",")))
 
 
-def check_partition(partition: Partition, layers: int, stages: int) -> None:
+def check_partition(
+    partition: Partition, layers: int, stages: int, what: str = "--partition"
+) -> None:
     """Refuse a partition that is not for this model and number of stages (BadInput)."""
     if len(partition.counts) != stages:
         right = f"has {len(partition.counts)} stages, but {stages} are to run"
-        raise BadInput("--partition", str(partition), right)
+        raise BadInput(what, str(partition), right)
     if sum(partition.counts) != layers:
         right = f"adds up to {sum(partition.counts)} layers, but the model has {layers}"
-        raise BadInput("--partition", str(partition), right)
+        raise BadInput(what, str(partition), right)
 
 
 def even_split(layers: int, stages: int) -> Partition:

@@ -1,0 +1,102 @@
+"""Saying once, in one line, why a server does not start.
+
+Symptom: a worker's exception reaches the engine as "see stack trace for root cause", the
+engine's reaches the API process as "Engine core initialization failed", and the reason drowns in
+three stack traces (0.32.0). Here the process that refuses leaves its reason in the run folder
+and exits quietly; the API process prints it as its last line. Only for reasons arcpp gives
+itself: any other exception is shown as vLLM shows it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn
+
+from vllm.logger import init_logger
+
+from arcpp.errors import ArcppError
+
+from . import run_folder
+
+logger = init_logger("vllm.arcpp")
+
+_FILE = "refusal.txt"
+
+
+def clear() -> None:
+    """Forget an earlier engine's refusal; before workers start."""
+    _file().unlink(missing_ok=True)
+
+
+def left() -> str | None:
+    """The reason that was left, or None."""
+    try:
+        return _file().read_text(encoding="utf-8")
+    except OSError:
+        return None
+
+
+def refuse(error: ArcppError) -> NoReturn:
+    """In a worker: leave the reason and exit without a stack trace. The first reason stays."""
+    try:
+        with _file().open("x", encoding="utf-8") as file:
+            file.write(str(error))
+    except FileExistsError:
+        pass
+    raise SystemExit(1)
+
+
+def pass_on(error: BaseException) -> NoReturn:
+    """In the engine, after workers failed: say why, if it was one of ours; else re-raise.
+
+    An engine with a process of its own exits quietly, one inside its user's process raises
+    ValueError, which that user can catch.
+    """
+    reason = left() or (str(error) if isinstance(error, ArcppError) else None)
+    if reason is None:
+        raise error
+    if multiprocessing.parent_process() is None:
+        raise ValueError(f"arcpp: {reason}") from error
+    if left() is None and isinstance(error, ArcppError):
+        _file().write_text(reason, encoding="utf-8")
+    logger.error("arcpp: %s", reason)
+    raise SystemExit(1)
+
+
+def end_with_reason() -> None:
+    """In the API process: when an uncaught exception ends it, let the reason be the last line.
+
+    Under the ``vllm`` command the reason takes the place of the stack trace; in other programs
+    it follows it. Idempotent.
+    """
+    before = sys.excepthook
+    if getattr(before, "_arcpp", False):
+        return
+
+    def hook(
+        kind: type[BaseException], value: BaseException, trace: TracebackType | None
+    ) -> None:
+        reason = _reason_in(value) or left()
+        if reason is None or Path(sys.argv[0]).name != "vllm":
+            before(kind, value, trace)
+        if reason is not None:
+            print(f"arcpp: error: {reason}", file=sys.stderr, flush=True)
+
+    hook._arcpp = True  # type: ignore[attr-defined]
+    sys.excepthook = hook
+
+
+def _reason_in(value: BaseException | None) -> str | None:
+    """Text of an ArcppError in the chain of causes."""
+    while value is not None:
+        if isinstance(value, ArcppError):
+            return str(value)
+        value = value.__cause__ or value.__context__
+    return None
+
+
+def _file() -> Path:
+    return run_folder.ensure() / _FILE
