@@ -3,10 +3,15 @@
 Every boundary is staged: device -> host memory -> gloo -> host memory -> device. This is the
 first implementation behind the Link port; it exists so that nothing above depends on how a
 boundary travels.
+
+An expired wait makes gloo close the connection of the two ranks within the group. The other end
+then sees PeerLost, as would a second link between the same two ranks over the same group.
 """
 
 from __future__ import annotations
 
+import math
+import re
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -16,8 +21,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..errors import DeadlineExceeded, LinkError, PeerLost
-from ..link import (
+from arcpp.errors import DeadlineExceeded, LinkCorrupt, LinkError, PeerLost
+from arcpp.link import (
     FRAME_HEADER_BYTES,
     Frame,
     LinkReceiver,
@@ -26,76 +31,142 @@ from ..link import (
     decode_frame,
     encode_frame,
 )
+from arcpp.link.frame import DTYPE_BYTES
 
 _HOPS_IN_FLIGHT = 4  # sends whose buffers are still held before the next send waits
+# gloo's messages begin with a source file and end in advice about remote workers.
+_GLOO_NOISE = re.compile(r"^\[[^\]]*\] | This is typically .*$")
 
 
-class GlooSender(LinkSender):
-    """Sends to global rank ``peer`` over ``group``, which must be a gloo group of both ends."""
+class _GlooEnd:
+    """What both ends share: the peer, the count of hops, and the fault that ended the link."""
 
     def __init__(self, name: str, peer: int, group: Any) -> None:
         self.name = name
         self._peer, self._group = peer, group
         self._step = 0
+        self._fault: LinkError | None = None
+
+    def _check_usable(self) -> None:
+        """After a fault, gloo's own errors would blame the peer for what we closed."""
+        if self._fault is not None:
+            raise type(self._fault)(
+                f"{self.name}: not usable since hop {self._fault.step} failed",
+                link=self.name,
+                step=self._fault.step,
+            )
+
+    def _wait(self, work: Any, deadline: float) -> None:
+        # Rounded up: gloo counts whole milliseconds, and a wait that ends before the deadline
+        # is taken for a lost peer. At least one, because 0 means no limit.
+        milliseconds = max(math.ceil((deadline - time.monotonic()) * 1000), 1)
+        try:
+            work.wait(timedelta(milliseconds=milliseconds))
+        except RuntimeError as error:
+            if time.monotonic() < deadline:
+                raise self._lost(error) from error
+            raise self._failed(
+                DeadlineExceeded, f"hop {self._step} did not finish in time and the peer is silent"
+            ) from error
+
+    def _lost(self, error: Exception) -> LinkError:
+        reason = _GLOO_NOISE.sub("", " ".join(str(error).split()))
+        return self._failed(PeerLost, f"the peer went away during hop {self._step} ({reason})")
+
+    def _failed(self, kind: type[LinkError], what: str) -> LinkError:
+        self._fault = kind(f"{self.name}: {what}", link=self.name, step=self._step)
+        return self._fault
+
+
+class GlooSender(_GlooEnd, LinkSender):
+    """Sends to global rank ``peer`` over ``group``, a gloo group of both ends for this link."""
+
+    def __init__(self, name: str, peer: int, group: Any) -> None:
+        super().__init__(name, peer, group)
         self._in_flight: deque[list[tuple[Any, torch.Tensor]]] = deque()
 
     def send(self, tensors: Mapping[str, Any], *, timeout: float) -> None:
         deadline = time.monotonic() + timeout
+        self._check_usable()
+        frame = Frame(
+            self._step, tuple(_spec(name, tensor, self.name) for name, tensor in tensors.items())
+        )
+        header = encode_frame(frame)
         while len(self._in_flight) >= _HOPS_IN_FLIGHT:
             for work, _buffer in self._in_flight.popleft():
-                _wait(work, deadline, self.name, self._step)
-        staged = {name: _stage(tensor) for name, tensor in tensors.items()}
-        specs = (
-            TensorSpec(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
-            for name, tensor in staged.items()
-        )
-        header = encode_frame(Frame(self._step, tuple(specs)))
+                self._wait(work, deadline)
         buffers = [torch.frombuffer(bytearray(header), dtype=torch.uint8)]
-        buffers += [_as_bytes(tensor) for tensor in staged.values() if tensor.numel()]
+        buffers += [_as_bytes(_stage(tensor)) for tensor in tensors.values() if tensor.numel()]
         try:
             self._in_flight.append([(self._isend(buffer), buffer) for buffer in buffers])
         except RuntimeError as error:
-            raise _lost(self.name, self._step, error) from error
+            raise self._lost(error) from error
         self._step += 1
 
     def _isend(self, buffer: torch.Tensor) -> Any:
         return dist.isend(buffer, dst=self._peer, group=self._group)
 
     def close(self) -> None:
+        """Drop the buffers; what the peer has not taken by now may not reach it."""
         self._in_flight.clear()
 
 
-class GlooReceiver(LinkReceiver):
+class GlooReceiver(_GlooEnd, LinkReceiver):
     """Receives from global rank ``peer`` over ``group`` and places tensors on ``device``."""
 
     def __init__(self, name: str, peer: int, group: Any, device: torch.device) -> None:
-        self.name = name
-        self._peer, self._group, self._device = peer, group, device
-        self._step = 0
+        super().__init__(name, peer, group)
+        self._device = device
         self._header = torch.empty(FRAME_HEADER_BYTES, dtype=torch.uint8)
 
     def recv(self, *, timeout: float) -> dict[str, torch.Tensor]:
         deadline = time.monotonic() + timeout
+        self._check_usable()
         self._fill(self._header, deadline)
-        frame = decode_frame(self._header.numpy().tobytes(), link=self.name, step=self._step)
+        try:
+            frame = decode_frame(self._header.numpy().tobytes(), link=self.name, step=self._step)
+        except LinkCorrupt as error:
+            self._fault = error
+            raise
         tensors = {}
         for spec in frame.tensors:
-            host = torch.empty(spec.shape, dtype=getattr(torch, spec.dtype))
+            host = self._room(spec)
             if host.numel():
                 self._fill(_as_bytes(host), deadline)
             tensors[spec.name] = host.to(self._device)
         self._step += 1
         return tensors
 
+    def _room(self, spec: TensorSpec) -> torch.Tensor:
+        try:
+            return torch.empty(spec.shape, dtype=getattr(torch, spec.dtype))
+        except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+            raise self._failed(
+                LinkCorrupt,
+                f"hop {self._step} announces {spec.nbytes} bytes, shape {spec.shape}: no room",
+            ) from error
+
     def _fill(self, buffer: torch.Tensor, deadline: float) -> None:
         try:
             work = dist.irecv(buffer, src=self._peer, group=self._group)
         except RuntimeError as error:
-            raise _lost(self.name, self._step, error) from error
-        _wait(work, deadline, self.name, self._step)
+            raise self._lost(error) from error
+        self._wait(work, deadline)
 
     def close(self) -> None:
         """Nothing is held between hops."""
+
+
+def _spec(name: object, tensor: object, link: str) -> TensorSpec:
+    """Description of what crosses. Raises ValueError for what cannot."""
+    if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"{link}: {name!r} with {type(tensor).__name__} is not a named tensor")
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if dtype not in DTYPE_BYTES:
+        raise ValueError(f"{link}: {name!r} is {dtype}, which cannot cross")
+    if tensor.layout is not torch.strided or tensor.is_meta:
+        raise ValueError(f"{link}: {name!r} is not a dense tensor with data")
+    return TensorSpec(name, dtype, tuple(tensor.shape))
 
 
 def _stage(tensor: torch.Tensor) -> torch.Tensor:
@@ -105,21 +176,3 @@ def _stage(tensor: torch.Tensor) -> torch.Tensor:
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1).view(torch.uint8)
-
-
-def _wait(work: Any, deadline: float, link: str, step: int) -> None:
-    remaining = max(deadline - time.monotonic(), 0.001)
-    try:
-        work.wait(timedelta(seconds=remaining))
-    except RuntimeError as error:
-        if time.monotonic() >= deadline:
-            raise DeadlineExceeded(
-                f"{link}: hop {step} did not finish in time and the peer is silent",
-                link=link,
-                step=step,
-            ) from error
-        raise _lost(link, step, error) from error
-
-
-def _lost(link: str, step: int, error: Exception) -> LinkError:
-    return PeerLost(f"{link}: the peer went away during hop {step} ({error})", link=link, step=step)

@@ -1,0 +1,150 @@
+"""Every link keeps the promises of ``arcpp.link.port``, between two real processes.
+
+A link is added by its opener in LINKS; the promises are in ``arcpp.testing``.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.link_peers import Pair, open_gloo
+
+from arcpp import testing
+from arcpp.errors import LinkCorrupt
+from arcpp.link import Frame, LinkReceiver, LinkSender, TensorSpec, encode_frame
+from arcpp.testing import LINK_CASES, LinkCase
+
+pytest.importorskip("torch")
+
+LINKS = {"gloo": open_gloo}
+CASES = {case.name: case for case in LINK_CASES}
+
+
+@pytest.fixture(params=LINKS, name="pair")
+def _pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
+    opener: Callable[[int], Any] = LINKS[request.param]
+    with Pair(tmp_path, opener) as pair:
+        yield pair
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_promise(pair: Pair, name: str) -> None:
+    pair.receiver.start(_half, "receive", name)
+    pair.sender.run(_half, "send", name)
+    pair.receiver.result()
+    for peer in (pair.sender, pair.receiver):
+        peer.run(_close_twice)
+
+
+def test_the_receiver_notices_a_sender_killed_while_it_waits(pair: Pair) -> None:
+    pair.receiver.start(testing.expect_loss_while_receiving)
+    time.sleep(0.2)
+    pair.sender.signal(signal.SIGKILL)
+    pair.receiver.result()
+
+
+def test_the_receiver_notices_a_sender_killed_before(pair: Pair) -> None:
+    pair.sender.signal(signal.SIGKILL)
+    pair.receiver.run(testing.expect_loss_while_receiving)
+
+
+def test_the_sender_notices_a_receiver_killed_while_it_waits_for_room(pair: Pair) -> None:
+    pair.sender.start(testing.expect_loss_while_sending)
+    time.sleep(0.5)
+    pair.receiver.signal(signal.SIGKILL)
+    pair.sender.result()
+
+
+def test_the_sender_notices_a_receiver_killed_before(pair: Pair) -> None:
+    pair.receiver.signal(signal.SIGKILL)
+    pair.sender.run(testing.expect_loss_while_sending)
+
+
+def test_a_stopped_sender_is_silent(pair: Pair) -> None:
+    pair.sender.signal(signal.SIGSTOP)
+    pair.receiver.run(testing.expect_deadline_when_nobody_sends, 0.3)
+
+
+def test_a_stopped_receiver_is_silent(pair: Pair) -> None:
+    pair.receiver.signal(signal.SIGSTOP)
+    pair.sender.run(testing.expect_deadline_when_nobody_receives, 0.3)
+
+
+@pytest.mark.parametrize("timeout", [0.0, 0.0004, 0.0996, 0.2504])
+def test_a_deadline_is_not_taken_for_a_loss_by_a_fraction_of_a_millisecond(
+    pair: Pair, timeout: float
+) -> None:
+    pair.receiver.run(testing.expect_deadline_when_nobody_sends, timeout)
+
+
+@pytest.mark.parametrize("due", [1, 2**40])
+def test_a_hop_of_another_step_is_corrupt(pair: Pair, due: int) -> None:
+    pair.receiver.run(_set_step, due)
+    pair.sender.start(_send_one)
+    pair.receiver.run(_expect_corrupt, f"hop 0 arrived where hop {due} was due")
+    pair.sender.result()
+
+
+@pytest.mark.parametrize("size", [2**62, 2**63])
+def test_a_size_nobody_has_room_for_is_corrupt(pair: Pair, size: int) -> None:
+    pair.sender.start(_announce, size)
+    pair.receiver.run(_expect_corrupt, "bytes, shape|shape")
+    pair.sender.result()
+
+
+def test_bytes_that_are_no_header_are_corrupt(pair: Pair) -> None:
+    pair.sender.start(_send_noise)
+    pair.receiver.run(_expect_corrupt, "unreadable frame header")
+    pair.sender.result()
+
+
+# --- run in the peers --------------------------------------------------------------------------
+
+
+def _half(end: Any, which: str, name: str) -> None:
+    case: LinkCase = CASES[name]
+    getattr(case, which)(end, "cpu")
+
+
+def _close_twice(end: LinkSender | LinkReceiver) -> None:
+    end.close()
+    end.close()
+
+
+def _set_step(end: Any, step: int) -> None:
+    end._step = step
+
+
+def _send_one(sender: LinkSender) -> None:
+    import torch  # noqa: PLC0415 (in the peer only)
+
+    sender.send({"x": torch.arange(3)}, timeout=5)
+
+
+def _expect_corrupt(receiver: LinkReceiver, why: str) -> None:
+    for message in (why, "not usable since hop"):
+        with pytest.raises(LinkCorrupt, match=message) as caught:
+            receiver.recv(timeout=5)
+        assert caught.value.link == receiver.name
+        assert len(str(caught.value).splitlines()) == 1
+
+
+def _announce(sender: Any, size: int) -> None:
+    """A true header for a tensor that is never sent."""
+
+    _send_raw(sender, encode_frame(Frame(0, (TensorSpec("x", "uint8", (size,)),))))
+
+
+def _send_noise(sender: Any) -> None:
+    _send_raw(sender, b"\xa5" * 4096)
+
+
+def _send_raw(sender: Any, header: bytes) -> None:
+    import torch  # noqa: PLC0415 (in the peer only)
+
+    sender._isend(torch.frombuffer(bytearray(header), dtype=torch.uint8)).wait()
