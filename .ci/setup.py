@@ -24,8 +24,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-INPUTS = (".ci/setup.py", "pyproject.toml", "tests/host/pyproject.toml",
-          "tests/host/arcpp_dev_torchvision.py", "tests/host/arcpp_dev_torchvision.pth")  # fmt: skip
+INPUTS = (
+    ".ci/setup.py",
+    "pyproject.toml",
+    "tests/host/pyproject.toml",
+    "tests/host/arcpp_dev_torchvision.py",
+    "tests/host/arcpp_dev_torchvision.pth",
+)
 
 
 def main(folder: str) -> int:
@@ -75,7 +80,7 @@ def _step(number: int, what: str) -> None:
 
 
 def _pip(python: str, *arguments: str) -> int:
-    return subprocess.call([python, "-m", "pip", *arguments])
+    return subprocess.call([python, "-m", "pip", *arguments])  # noqa: S603 (our own arguments)
 
 
 if __name__ == "__main__":

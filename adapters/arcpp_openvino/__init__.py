@@ -1,1 +1,4 @@
-"""OpenVINO engine: one compiled stage per device. Nothing is here yet; see docs/changelog.md for what has landed."""
+"""OpenVINO engine: one compiled stage per device.
+
+Nothing is here yet; docs/changelog.md says what has landed.
+"""

@@ -1,1 +1,4 @@
-"""OVMS Python node and graph writer. Nothing is here yet; see docs/changelog.md for what has landed."""
+"""OVMS Python node and graph writer.
+
+Nothing is here yet; docs/changelog.md says what has landed.
+"""

@@ -78,4 +78,3 @@ def _check_config(vllm_config: Any) -> None:
         raise BadInput("nnodes", parallel.nnodes, "is not supported: all stages share one machine")
     if vllm_config.use_v2_model_runner:
         raise BadInput("V2 model runner", "on", "is not supported: set VLLM_USE_V2_MODEL_RUNNER=0")
-

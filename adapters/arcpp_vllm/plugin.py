@@ -102,9 +102,7 @@ def _check_arguments(engine_args: Any) -> None:
             "is not supported: arcpp splits by layers, use --pipeline-parallel-size",
         )
     if engine_args.async_scheduling:
-        raise BadInput(
-            "--async-scheduling", True, "is not supported across stages: leave it off"
-        )
+        raise BadInput("--async-scheduling", True, "is not supported across stages: leave it off")
     engine_args.async_scheduling = False
     # The V2 runner sends sampled tokens over a device collective (xccl on XPU). Every process of
     # this engine must see the same choice, and vLLM carries it in the environment only.
@@ -121,9 +119,8 @@ def _check_partition(vllm_config: Any) -> None:
     stages = vllm_config.parallel_config.pipeline_parallel_size
     layers = vllm_config.model_config.get_total_num_hidden_layers()
     if stages > layers:
-        raise BadInput(
-            "--pipeline-parallel-size", stages, f"is more stages than the model has layers ({layers})"
-        )
+        right = f"is more stages than the model has layers ({layers})"
+        raise BadInput("--pipeline-parallel-size", stages, right)
     given = os.environ.get(PARTITION_VARIABLE)
     if given is not None:
         check_partition(

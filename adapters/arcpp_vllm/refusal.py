@@ -76,9 +76,7 @@ def end_with_reason() -> None:
     if getattr(before, "_arcpp", False):
         return
 
-    def hook(
-        kind: type[BaseException], value: BaseException, trace: TracebackType | None
-    ) -> None:
+    def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         reason = _reason_in(value) or left()
         if reason is None or Path(sys.argv[0]).name != "vllm":
             before(kind, value, trace)

@@ -165,5 +165,3 @@ def _request(worker: Any, given: str | None, memories: list[dict[str, Any]]) -> 
         platform=current_platform.device_type,
         ssm_dtype=None if cache.mamba_ssm_cache_dtype == "auto" else cache.mamba_ssm_cache_dtype,
     )
-
-

@@ -57,7 +57,9 @@ def parse_device(text: str) -> Device:
     match = _DECLARED.fullmatch(text.strip())
     if match is None:
         raise BadInput(
-            "--device", text, "is not NAME=TOTAL[:FREE][@GBPS], for example B580=11605MiB:11.0GiB@456"
+            "--device",
+            text,
+            "is not NAME=TOTAL[:FREE][@GBPS], for example B580=11605MiB:11.0GiB@456",
         )
     name = match["name"].strip()
     total = parse_size(match["total"], f"--device {name}: total")

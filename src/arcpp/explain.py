@@ -64,7 +64,7 @@ def alternatives(
 
 
 def _alternative(planning: Planning, cut: int, moved: int, partition: Partition) -> Alternative:
-    from .refusal import refusal  # noqa: PLC0415  (as in planner)
+    from .refusal import refusal
 
     if planning.find() is None:
         try:

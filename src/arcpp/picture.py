@@ -24,8 +24,8 @@ _PARTS = (
 
 def plan_svg(plan: Plan) -> str:
     """``plan`` as an SVG document: per card its free memory, split by what uses it."""
-    from rich.console import Console  # noqa: PLC0415  (the core imports without rich)
-    from rich.text import Text  # noqa: PLC0415
+    from rich.console import Console
+    from rich.text import Text
 
     console = Console(file=io.StringIO(), record=True, width=_COLUMNS + 20, force_terminal=True)
     largest = max(stage.free_bytes for stage in plan.stages)

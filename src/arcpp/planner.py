@@ -29,7 +29,7 @@ def make_plan(profile: ModelProfile, devices: Sequence[Device], request: PlanReq
     Devices of the same name share one budget. Raises DoesNotFit (with fields), or BadInput
     for options, devices and partitions that cannot be.
     """
-    from .refusal import refusal  # noqa: PLC0415  (it plans variations of the request)
+    from .refusal import refusal
 
     planning = Planning(profile, tuple(devices), request)
     partition = planning.find()

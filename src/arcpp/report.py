@@ -12,8 +12,8 @@ WIDTH = 80
 
 def plan_text(plan: Plan) -> str:
     """``plan`` as text: a table of stages in GiB, then context, concurrency and limits."""
-    from rich.console import Console  # noqa: PLC0415  (the core imports without rich)
-    from rich.table import Table  # noqa: PLC0415
+    from rich.console import Console
+    from rich.table import Table
 
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for name in ("stage", "device", "layers"):

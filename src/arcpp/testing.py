@@ -105,7 +105,7 @@ def expect_loss_while_sending(sender: LinkSender) -> None:
 
 
 def _torch() -> Any:
-    import torch  # noqa: PLC0415 (only halves need it)
+    import torch
 
     return torch
 

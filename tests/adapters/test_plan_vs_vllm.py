@@ -111,9 +111,9 @@ def host(model_path: Path, request: pytest.FixtureRequest) -> Host:
 
 def resolve_cache(host: Host, block_size: int | None, caching: bool) -> None:
     """Let vLLM settle block size, mamba mode and page padding as at a start."""
-    from vllm.model_executor.models.config import MambaModelConfig  # noqa: PLC0415
-    from vllm.platforms.cpu import CpuPlatform  # noqa: PLC0415
-    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend  # noqa: PLC0415
+    from vllm.model_executor.models.config import MambaModelConfig
+    from vllm.platforms.cpu import CpuPlatform
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
     cache = host.config.cache_config
     cache.block_size = block_size or 128
@@ -135,8 +135,8 @@ def resolve_cache(host: Host, block_size: int | None, caching: bool) -> None:
 
 def specs_by_rank(host: Host, partition: Partition) -> list[dict[str, Any]]:
     """The specs each rank's layers report, from vLLM's own classes and shape rules."""
-    from vllm.model_executor.models import ModelRegistry  # noqa: PLC0415
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec  # noqa: PLC0415
+    from vllm.model_executor.models import ModelRegistry
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec
 
     config, cache = host.config, host.config.cache_config
     model = config.model_config
@@ -174,7 +174,7 @@ def partitions(host: Host) -> list[Partition]:
 
 def expected(host: Host, partition: Partition, budgets: list[int]) -> tuple[int, int] | None:
     """(num_blocks, tokens logged) by vLLM, or None where it refuses."""
-    from vllm.v1.core.kv_cache_utils import (  # noqa: PLC0415
+    from vllm.v1.core.kv_cache_utils import (
         generate_scheduler_kv_cache_config,
         get_kv_cache_capacity,
         get_kv_cache_configs,
@@ -233,7 +233,7 @@ def test_blocks_and_tokens_are_exactly_those_of_vllm(
 
 def test_longest_length_is_exactly_that_of_auto_fit(host: Host) -> None:
     """--max-model-len -1 in vLLM against the planner's longest request."""
-    from vllm.v1.core.kv_cache_utils import get_kv_cache_configs  # noqa: PLC0415
+    from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
 
     resolve_cache(host, None, True)
     model = host.config.model_config
@@ -311,7 +311,7 @@ def test_draft_tokens_cost_what_they_cost_in_vllm(host: Host, tokens: int, cachi
 
 
 def blocks_and_tokens(host: Host, specs: list[Any], budgets: list[int]) -> tuple[int, int]:
-    from vllm.v1.core.kv_cache_utils import (  # noqa: PLC0415
+    from vllm.v1.core.kv_cache_utils import (
         generate_scheduler_kv_cache_config,
         get_kv_cache_capacity,
         get_kv_cache_configs,
@@ -362,8 +362,8 @@ def test_sliding_window_groups_are_those_of_vllm(
     host: Host, family: dict[str, Any], block_size: int, tmp_path: Path
 ) -> None:
     """Specs of sliding and full layers by hand; any model's config serves the arithmetic."""
-    import torch  # noqa: PLC0415
-    from vllm.v1.kv_cache_interface import (  # noqa: PLC0415
+    import torch
+    from vllm.v1.kv_cache_interface import (
         FullAttentionSpec,
         SlidingWindowSpec,
     )

@@ -121,7 +121,7 @@ def _set_step(end: Any, step: int) -> None:
 
 
 def _send_one(sender: LinkSender) -> None:
-    import torch  # noqa: PLC0415 (in the peer only)
+    import torch
 
     sender.send({"x": torch.arange(3)}, timeout=5)
 
@@ -145,6 +145,6 @@ def _send_noise(sender: Any) -> None:
 
 
 def _send_raw(sender: Any, header: bytes) -> None:
-    import torch  # noqa: PLC0415 (in the peer only)
+    import torch
 
     sender._isend(torch.frombuffer(bytearray(header), dtype=torch.uint8)).wait()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 import urllib.request
 from collections.abc import Callable
+from http.client import HTTPException
 
 import psutil
 import pytest
@@ -18,9 +20,8 @@ pytestmark = pytest.mark.vllm
 
 
 def _titled(server: VllmServer, title: str) -> psutil.Process:
-    (process,) = (
-        p for p in leftovers.processes_of(server.session) if "".join(p.cmdline()[:1]).endswith(title)
-    )
+    found = leftovers.processes_of(server.session)
+    (process,) = (p for p in found if "".join(p.cmdline()[:1]).endswith(title))
     return process
 
 
@@ -43,10 +44,8 @@ def _kill_last_stage_while_it_computes(server: VllmServer) -> None:
     )
 
     def ask() -> None:
-        try:
+        with contextlib.suppress(OSError, HTTPException):  # it is going to be cut off
             urllib.request.urlopen(request, timeout=60).read()
-        except OSError:
-            pass  # it is going to be cut off
 
     threading.Thread(target=ask, daemon=True).start()
     threading.Event().wait(1.0)

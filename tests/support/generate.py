@@ -3,8 +3,9 @@
     python -m tests.support.generate < job.json > result.json
 
 The engine core runs in that process (workers still in theirs), which saves a start per engine.
-A job is ``{"model", "prompts": [[ids]], "max_tokens", "runs": [{"name", "partition", "options"}]}``;
-the result gives, per run and prompt, the tokens and the margin between the two best logits.
+A job is ``{"model", "prompts": [[ids]], "max_tokens", "runs": [...]}``, a run ``{"name",
+"partition", "options"}``; the result gives, per run and prompt, the tokens and the margin between
+the two best logits.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ def generate(
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(f"exit code {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-8000:]}")
+        raise RuntimeError(
+            f"exit code {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-8000:]}"
+        )
     result = json.loads(done.stdout.splitlines()[-1])
     return {name: [Continuation(**one) for one in several] for name, several in result.items()}
 
@@ -86,7 +89,9 @@ def departures(
         if len(wanted.ids) != len(got.ids):
             wrong.append(f"prompt {number}: {len(got.ids)} tokens instead of {len(wanted.ids)}")
             continue
-        at = next((i for i, (a, b) in enumerate(zip(wanted.ids, got.ids)) if a != b), None)
+        at = next(
+            (i for i, (a, b) in enumerate(zip(wanted.ids, got.ids, strict=True)) if a != b), None
+        )
         if at is None:
             continue
         if wanted.margins[at] < bound:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+
 @dataclass
 class Leftovers:
     """Everything found; falsy when there is nothing."""

@@ -86,10 +86,10 @@ class Pair:
 
 def open_gloo(rank: int) -> Any:
     """The end of rank 0 or 1 of a gloo link over the process group both are in."""
-    import torch  # noqa: PLC0415 (in the peer only)
-    import torch.distributed as dist  # noqa: PLC0415 (in the peer only)
+    import torch
+    import torch.distributed as dist
 
-    from arcpp.backends.gloo_link import (  # noqa: PLC0415 (in the peer only)
+    from arcpp.backends.gloo_link import (
         GlooReceiver,
         GlooSender,
     )
@@ -105,8 +105,8 @@ def _ready(end: Any) -> str:
 
 
 def _serve(rank: int, store: Path, opener: Callable[[int], Any], orders: Connection) -> None:
-    import torch  # noqa: PLC0415 (in the peer only)
-    import torch.distributed as dist  # noqa: PLC0415 (in the peer only)
+    import torch
+    import torch.distributed as dist
 
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"

@@ -120,7 +120,7 @@ def plan_command(
             click.echo(json.dumps(_refusal_json(error, request)))
         raise
     if svg is not None:
-        from arcpp.picture import write_svg  # noqa: PLC0415  (rich is slow to import)
+        from arcpp.picture import write_svg
 
         write_svg(plan, svg)
     rows = () if log is None else _compared(profile, devices, request, plan, log)
@@ -174,6 +174,6 @@ def _refusal_json(error: DoesNotFit, request: PlanRequest) -> dict[str, Any]:
 
 
 def _text(plan: Plan) -> str:
-    from arcpp.report import plan_text  # noqa: PLC0415  (rich is slow to import)
+    from arcpp.report import plan_text
 
     return plan_text(plan)

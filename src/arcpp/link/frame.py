@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ..errors import LinkCorrupt
+from arcpp.errors import LinkCorrupt
 
 FRAME_HEADER_BYTES = 4096
 
@@ -110,7 +110,9 @@ def decode_frame(header: bytes | bytearray | memoryview, *, link: str, step: int
     try:
         frame, announced = _parse(bytes(header))
     except (struct.error, IndexError, UnicodeDecodeError, ValueError) as error:
-        raise LinkCorrupt(f"{link}: unreadable frame header ({error})", link=link, step=step) from None
+        raise LinkCorrupt(
+            f"{link}: unreadable frame header ({error})", link=link, step=step
+        ) from None
     if frame.step != step:
         raise LinkCorrupt(
             f"{link}: hop {frame.step} arrived where hop {step} was due", link=link, step=step
