@@ -103,7 +103,7 @@ def test_bytes_that_are_no_header_are_corrupt(pair: Pair) -> None:
     pair.sender.result()
 
 
-# --- run in the peers --------------------------------------------------------------------------
+# Below: what runs in the peers.
 
 
 def _half(end: Any, which: str, name: str) -> None:
