@@ -12,8 +12,9 @@ from typing import Any
 from vllm.logger import init_logger
 from vllm.utils.import_utils import resolve_obj_by_qualname
 
-from arcpp.errors import ArcppError
+from arcpp.errors import ArcppError, DoesNotFit
 from arcpp.planner import Plan
+from arcpp.report import needs_text
 from arcpp.units import format_gib
 
 from . import base_worker, orphans, refusal, shims, stage_plan, transport
@@ -41,6 +42,8 @@ class ArcppWorker(_Base):
         try:
             self._plan = stage_plan.agree(self)
         except ArcppError as error:
+            if isinstance(error, DoesNotFit) and self.rank == 0:
+                logger.error("arcpp: nothing fits; at the least\n%s", needs_text(error.needs))
             refusal.refuse(error)
         started = time.monotonic()
         super().load_model(**kwargs)

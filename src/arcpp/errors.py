@@ -20,6 +20,8 @@ sentences. ``str(error)`` is always one line that a person can act on.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 
 class ArcppError(Exception):
     """Base of all. Catch this to catch whatever arcpp raises on purpose."""
@@ -51,11 +53,34 @@ class UnknownModel(BadInput):
     """An architecture that arcpp does not understand. It is refused, never guessed."""
 
 
+@dataclass(frozen=True)
+class StageNeed:
+    """What one stage of a refused plan would need at least, in bytes.
+
+    low, high: its layers [low, high). cache: for one request of the wanted length. budget: what
+    arcpp may use on the device, which stages on the same device share.
+    """
+
+    device: str
+    low: int
+    high: int
+    weights: int
+    workspace: int
+    cache: int
+    budget: int
+
+    @property
+    def total(self) -> int:
+        """Everything the stage needs."""
+        return self.weights + self.workspace + self.cache
+
+
 class DoesNotFit(ArcppError):
     """No allowed partition fits.
 
     stage: index of the stage that is short. device: its name. missing_bytes: how much it lacks.
     nearest: the nearest setting that fits, as text ready to paste, or None when none does.
+    needs: every stage of the partition that lacks least, empty when it was not worked out.
     """
 
     def __init__(
@@ -66,8 +91,9 @@ class DoesNotFit(ArcppError):
         device: str | None,
         missing_bytes: int,
         nearest: str | None,
+        needs: tuple[StageNeed, ...] = (),
     ) -> None:
-        self.stage, self.device = stage, device
+        self.stage, self.device, self.needs = stage, device, needs
         self.missing_bytes, self.nearest = missing_bytes, nearest
         super().__init__(message)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from . import solver
-from .errors import BadInput, DoesNotFit
+from .errors import BadInput, DoesNotFit, StageNeed
 from .partition import Partition, Stage
 from .planner import Planning
 from .request import PlanRequest
@@ -26,8 +26,34 @@ def refusal(planning: Planning) -> DoesNotFit:
         f"token{'' if length == 1 else 's'}{end}"
     )
     return DoesNotFit(
-        message, stage=stage.index, device=device, missing_bytes=missing, nearest=nearest
+        message,
+        stage=stage.index,
+        device=device,
+        missing_bytes=missing,
+        nearest=nearest,
+        needs=_needs(planning, Partition(partition)),
     )
+
+
+def _needs(planning: Planning, partition: Partition) -> tuple[StageNeed, ...]:
+    """What every stage of ``partition`` would need for one request of the wanted length."""
+    problem, costs, least = planning.problem(), planning.costs, planning.least_blocks
+    rows = []
+    for stage in partition.stages:
+        use = costs.use(stage.index, stage.low, stage.high)
+        beside = planning.request.kv_memory is not None  # budgets are for the cache alone
+        rows.append(
+            StageNeed(
+                device=planning.devices[stage.index].name,
+                low=stage.low,
+                high=stage.high,
+                weights=0 if beside else use.weights,
+                workspace=0 if beside else use.workspace,
+                cache=use.state + least * costs.bytes_per_block(stage.low, stage.high),
+                budget=problem.budgets[problem.devices[stage.index]],
+            )
+        )
+    return tuple(rows)
 
 
 def _least_short(planning: Planning) -> tuple[int, ...]:

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 
+from .errors import StageNeed
 from .plan import NOT_GIVEN, Plan
 from .units import format_gib
 
 WIDTH = 80
 
 
+def needs_text(needs: Sequence[StageNeed]) -> str:
+    """Why a plan was refused, as a table in GiB: what each stage needs at least, and its budget."""
+    names = ("weights", "cache", "work", "total", "budget")
+    rows = []
+    for index, need in enumerate(needs):
+        sizes = (need.weights, need.cache, need.workspace, need.total, need.budget)
+        rows.append(
+            (index, need.device, need.low, need.high, [format_gib(max(0, size)) for size in sizes])
+        )
+    lines = _table(names, rows)
+    return "\n".join([*lines, "(GiB; cache: for one request; stages on a device share its budget)"])
+
+
 def plan_text(plan: Plan) -> str:
     """``plan`` as text: a table of stages in GiB, then context, concurrency and limits."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in ("stage", "device", "layers"):
-        table.add_column(name, overflow="fold")
-    for name in ("weights", "KV", "state", "work", "margin", "total", "free", "unused"):
-        table.add_column(name, justify="right")
+    names = ("weights", "KV", "state", "work", "margin", "total", "free", "unused")
+    rows = []
     for index, stage in enumerate(plan.stages):
         sizes = [
             stage.weights_bytes,
@@ -34,15 +43,39 @@ def plan_text(plan: Plan) -> str:
         shown = [format_gib(size) for size in sizes]
         if stage.memory_source == NOT_GIVEN:
             shown[4] = shown[6] = shown[7] = "-"
-        table.add_row(str(index), stage.device, f"{stage.low}-{stage.high - 1}", *shown)
+        rows.append((index, stage.device, stage.low, stage.high, shown))
+    return "\n".join(_table(names, rows) + _wrapped(_lines(plan)))
+
+
+def _table(sizes: Sequence[str], rows: Sequence[tuple[int, str, int, int, list[str]]]) -> list[str]:
+    """Lines of a table of stages: index, device, layers [low, high) and their sizes."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in ("stage", "device", "layers"):
+        table.add_column(name, overflow="fold")
+    for name in sizes:
+        table.add_column(name, justify="right")
+    for index, device, low, high, shown in rows:
+        table.add_row(str(index), device, f"{low}-{high - 1}", *shown)
+    return _printed(table)
+
+
+def _wrapped(lines: Sequence[str]) -> list[str]:
+    from rich.text import Text
+
+    return [part for line in lines for part in _printed(Text(line))]
+
+
+def _printed(what: object) -> list[str]:
+    from rich.console import Console
+
     buffer = io.StringIO()
     console = Console(
         file=buffer, width=WIDTH, color_system=None, force_terminal=False, highlight=False
     )
-    console.print(table)
-    for line in _lines(plan):
-        console.print(line, markup=False, soft_wrap=False)
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
+    console.print(what)
+    return [line.rstrip() for line in buffer.getvalue().splitlines()]
 
 
 def _lines(plan: Plan) -> list[str]:

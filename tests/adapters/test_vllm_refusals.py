@@ -54,6 +54,8 @@ def test_refused(arguments: tuple[str, ...], env: dict[str, str], wanted: str) -
     ours = [line for line in lines if line.startswith("arcpp: error: ")]
     assert len(ours) == 1, server.text()[-3000:]
     assert wanted in ours[0]
+    if "does not fit" in wanted:  # said once, as a table, with the reason after it
+        assert server.text().count("nothing fits; at the least") == 1
     assert "Traceback" not in server.text()
     assert not server.left, server.left
     server.clean_up()

@@ -118,6 +118,8 @@ def plan_command(
     except DoesNotFit as error:
         if as_json:
             click.echo(json.dumps(_refusal_json(error, request)))
+        elif error.needs:
+            click.echo(_needs_text(error))
         raise
     if svg is not None:
         from arcpp.picture import write_svg
@@ -171,6 +173,12 @@ def _refusal_json(error: DoesNotFit, request: PlanRequest) -> dict[str, Any]:
         "nearest": error.nearest,
         "message": str(error),
     }
+
+
+def _needs_text(error: DoesNotFit) -> str:
+    from arcpp.report import needs_text
+
+    return needs_text(error.needs)
 
 
 def _text(plan: Plan) -> str:
