@@ -5,12 +5,13 @@ links themselves live in ``arcpp.backends``, because they hold tensors of some r
 """
 
 from .frame import FRAME_HEADER_BYTES, BoundarySpec, Frame, TensorSpec, decode_frame, encode_frame
-from .port import LinkReceiver, LinkSender
+from .port import LinkEnd, LinkReceiver, LinkSender
 
 __all__ = [
     "FRAME_HEADER_BYTES",
     "BoundarySpec",
     "Frame",
+    "LinkEnd",
     "LinkReceiver",
     "LinkSender",
     "TensorSpec",

@@ -9,13 +9,35 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 
-class LinkSender(ABC):
-    """Sending end. ``name`` appears in every error ("stage0->stage1")."""
+@dataclass(frozen=True)
+class LinkEnd:
+    """One end of a link that is to be opened.
+
+    name: of the link ("stage0->stage1"). sends: whether this is the sending end. peer: global
+    rank of the process at the other end. device: where this stage's tensors lie ("xpu:1").
+    group: a torch.distributed gloo group of all stages' processes, to meet the other end over
+    or to send over; its collectives are not for a link, which only two of them open.
+    """
 
     name: str
+    sends: bool
+    peer: int
+    device: str
+    group: Any
+
+
+class LinkSender(ABC):
+    """Sending end. ``name`` appears in every error ("stage0->stage1").
+
+    ``kind`` names the implementation; both ends of a link have the same.
+    """
+
+    name: str
+    kind: str
 
     @abstractmethod
     def send(self, tensors: Mapping[str, Any], *, timeout: float) -> None:
@@ -35,9 +57,10 @@ class LinkSender(ABC):
 
 
 class LinkReceiver(ABC):
-    """Receiving end. ``name`` appears in every error ("stage0->stage1")."""
+    """Receiving end. ``name`` and ``kind`` as the sending end's."""
 
     name: str
+    kind: str
 
     @abstractmethod
     def recv(self, *, timeout: float) -> dict[str, Any]:
