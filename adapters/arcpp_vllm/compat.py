@@ -138,6 +138,10 @@ def missing(internals: tuple[Internal, ...]) -> tuple[str, ...]:
         except (ImportError, AttributeError):
             found.append(f"{path} is gone")
             continue
+        except Exception as error:  # a library that does not load, say: its module is no use
+            reason = str(error).splitlines()[:1] or [type(error).__name__]
+            found.append(f"{path} cannot be imported ({reason[0]})")
+            continue
         lacking = _lacking_parameters(target, internal.parameters)
         if lacking:
             found.append(f"{path} no longer takes {', '.join(lacking)}")

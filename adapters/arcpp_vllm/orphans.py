@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 _GRACE_S = 15.0
+_LOOK_S = 0.5
 
 
 def watch_parent(last_words: Callable[[], None], *, signum: int | None = None) -> None:
@@ -27,7 +28,9 @@ def watch_parent(last_words: Callable[[], None], *, signum: int | None = None) -
         return
 
     def watch() -> None:
-        multiprocessing.connection.wait([parent.sentinel])
+        while not multiprocessing.connection.wait([parent.sentinel], _LOOK_S):
+            if parent_gone():
+                break
         if signum is not None:
             os.kill(os.getpid(), signum)
         deadline = time.monotonic() + _GRACE_S
@@ -40,6 +43,27 @@ def watch_parent(last_words: Callable[[], None], *, signum: int | None = None) -
 
 
 def parent_gone() -> bool:
-    """Whether the process that started this one by multiprocessing has died."""
+    """Whether the process that started this one by multiprocessing has died.
+
+    A parent's sentinel stays open in forked siblings, so a changed parent id counts too.
+    """
     parent = multiprocessing.parent_process()
-    return parent is not None and not parent.is_alive()
+    if parent is None:
+        return False
+    adopted = os.getppid() != parent.pid and not _forkserver(parent.pid)
+    return adopted or not parent.is_alive()
+
+
+def _forkserver(parent: int | None) -> bool:
+    """Whether a fork server stands between this process and the one that asked for it."""
+    return multiprocessing.get_start_method(allow_none=True) == "forkserver" and _alive(parent)
+
+
+def _alive(pid: int | None) -> bool:
+    try:
+        os.kill(pid or 0, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -16,7 +16,7 @@ import os
 import sys
 from typing import Any
 
-from arcpp.errors import ArcppError, BadInput
+from arcpp.errors import ArcppError, BadInput, HostMismatch
 from arcpp.partition import check_partition, parse_partition
 
 from . import compat, run_folder
@@ -86,15 +86,21 @@ def _creating_config(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any
     return config
 
 
-def _getting_class(original: Any, vllm_config: Any) -> Any:
-    backend = vllm_config.parallel_config.distributed_executor_backend
+def _getting_class(original: Any, *args: Any, **kwargs: Any) -> Any:
+    config = args[0] if args else kwargs.get("vllm_config")
+    parallel = getattr(config, "parallel_config", None)
+    backend = getattr(parallel, "distributed_executor_backend", None)
     if isinstance(backend, str) and is_ours(backend):
         return resolve(backend)
-    return original(vllm_config)
+    return original(*args, **kwargs)
 
 
 def _check_arguments(engine_args: Any) -> None:
     """Refuse what arcpp cannot do, and choose the runner and scheduler it was built for."""
+    for name in ("tensor_parallel_size", "async_scheduling"):
+        if not hasattr(engine_args, name):
+            missing = (f"EngineArgs.{name} is gone",)
+            raise HostMismatch("vLLM", compat.vllm_version(), missing, compat.SUPPORTED)
     if engine_args.tensor_parallel_size != 1:
         raise BadInput(
             "--tensor-parallel-size",

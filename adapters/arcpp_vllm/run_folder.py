@@ -19,8 +19,8 @@ from pathlib import Path
 
 _VARIABLE = "ARCPP_VLLM_RUN_FOLDER"
 _SOCKETS = "VLLM_RPC_BASE_PATH"
-_OWNED = re.compile(r"arcpp-(\d+)-\w+")
-_LONGEST_SOCKET_FOLDER = 107 - 1 - 36  # sun_path, less "/" and vLLM's uuid
+_OWNED = re.compile(r"arcpp-([1-9]\d{0,8})-\w+", re.ASCII)
+_LONGEST_SOCKET_FOLDER = 107 - 1 - 36  # bytes: sun_path, less "/" and vLLM's uuid
 
 
 def ensure() -> Path:
@@ -31,7 +31,7 @@ def ensure() -> Path:
     _remove_stale(Path(tempfile.gettempdir()))
     folder = Path(tempfile.mkdtemp(prefix=f"arcpp-{os.getpid()}-"))
     os.environ[_VARIABLE] = str(folder)
-    if len(str(folder)) <= _LONGEST_SOCKET_FOLDER:
+    if len(os.fsencode(folder)) <= _LONGEST_SOCKET_FOLDER:
         os.environ.setdefault(_SOCKETS, str(folder))
     atexit.register(_remove_at_exit, os.getpid(), folder)
     return folder

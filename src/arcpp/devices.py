@@ -11,6 +11,8 @@ from .units import parse_size
 
 _DECLARED = re.compile(r"(?P<name>[^=]+)=(?P<total>[^:@]+)(:(?P<free>[^@]+))?(@(?P<gbps>.+))?")
 
+_BANDWIDTH = re.compile(r"\d{1,9}(\.\d{1,9})?", re.ASCII)
+
 
 @dataclass(frozen=True)
 class DeviceMemory:
@@ -71,10 +73,7 @@ def parse_device(text: str) -> Device:
 def _bandwidth(name: str, text: str | None) -> float | None:
     if text is None:
         return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = float(text) if _BANDWIDTH.fullmatch(text.strip()) else math.nan
     if not (0 < value < 1e6):
         raise BadInput(f"--device {name}: bandwidth", text, "is not a number of GB/s, such as 456")
     return value

@@ -38,7 +38,7 @@ class BadInput(ArcppError):
         shown = repr(value)
         if len(shown) > 200:
             shown = shown[:200] + "..."
-        super().__init__(f"{what}: {shown} {right}")
+        super().__init__(" ".join(f"{what}: {shown} {right}".split()))
 
 
 class BadSize(BadInput):

@@ -8,7 +8,7 @@ JSON is bytes.
 from __future__ import annotations
 
 import re
-from decimal import Decimal
+from fractions import Fraction
 
 from .errors import BadSize
 
@@ -29,6 +29,7 @@ _UNITS = {
 }
 _SIZE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([kmgt]i?b|b)", re.IGNORECASE)
 _RIGHT = "is not a size: write bytes (17179869184) or a number with a unit (16GiB, 11605MiB, 12GB)"
+_TOO_LARGE = "is larger than any device (over 1 PiB)"
 _LIMIT = 1024**5  # a pebibyte: no device, so a typing error
 
 
@@ -40,6 +41,8 @@ def parse_size(text: str | int, what: str = "size") -> int:
     """
     if isinstance(text, bool) or not isinstance(text, (str, int)):
         raise BadSize(what, text, _RIGHT)
+    if isinstance(text, int) and abs(text) > _LIMIT:
+        raise BadSize(what, "a number of that size", _TOO_LARGE if text > 0 else _RIGHT)
     written = str(text).strip()
     if len(written) > 40:
         raise BadSize(what, text, _RIGHT)
@@ -49,9 +52,9 @@ def parse_size(text: str | int, what: str = "size") -> int:
         match = _SIZE.fullmatch(written)
         if match is None or not written.isascii():
             raise BadSize(what, text, _RIGHT)
-        size = int(Decimal(match[1]) * _UNITS[match[2].lower()])
+        size = int(Fraction(match[1]) * _UNITS[match[2].lower()])
     if size > _LIMIT:
-        raise BadSize(what, text, "is larger than any device (over 1 PiB)")
+        raise BadSize(what, text, _TOO_LARGE)
     return size
 
 

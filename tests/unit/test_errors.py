@@ -44,7 +44,7 @@ def _defined() -> dict[str, str]:
     return {
         name: found.__bases__[0].__name__
         for name, found in classes
-        if found.__module__ == errors.__name__
+        if found.__module__ == errors.__name__ and issubclass(found, Exception)
     }
 
 

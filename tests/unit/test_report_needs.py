@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.vllm_server import HYBRID_MODEL
 
 from arcpp.devices import Device, DeviceMemory
 from arcpp.errors import DoesNotFit
 from arcpp.planner import PlanRequest, make_plan
 from arcpp.profile import load_profile
 from arcpp.report import WIDTH, needs_text
-from tests.support.vllm_server import HYBRID_MODEL
 
 
 def test_needs_add_up_and_show_who_is_short() -> None:

@@ -111,7 +111,6 @@ def test_more_than_a_pebibyte_is_a_typing_error(text: str | int) -> None:
         parse_size(text)
 
 
-@pytest.mark.xfail(reason="str() of an int of over 4300 digits raises ValueError", strict=True)
 def test_a_number_too_long_to_print_is_refused_as_well() -> None:
     with pytest.raises(BadSize):
         parse_size(10**5000)
@@ -146,7 +145,6 @@ def test_a_number_with_a_unit_is_exact_and_rounded_down(
         assert parse_size(text) == int(exact)
 
 
-@pytest.mark.xfail(reason="Decimal rounds to 28 digits, upwards too", strict=True)
 @pytest.mark.parametrize("text", ["1." + "9" * 34 + "B", "0." + "9" * 34 + "GiB"])
 def test_many_decimals_are_rounded_down_too(text: str) -> None:
     number, unit = text.rstrip("GiB"), text.lstrip("0123456789.").lower()

@@ -143,7 +143,6 @@ def test_every_internal_says_why() -> None:
     assert len(INTERNALS) == len(real_compat.REGISTRATION) + len(real_compat.EXECUTION)
 
 
-@pytest.mark.xfail(reason="the wrapper takes one argument, whatever vLLM's takes", strict=True)
 def test_a_get_class_with_another_parameter_works_for_others(tmp_path: Path) -> None:
     class Executor:
         @staticmethod
@@ -156,7 +155,6 @@ def test_a_get_class_with_another_parameter_works_for_others(tmp_path: Path) -> 
         assert Executor.get_class(fake_vllm.config("mp"), role="x") == ("x", "mp")
 
 
-@pytest.mark.xfail(reason="the wrapper reads parallel_config before it steps aside", strict=True)
 def test_a_get_class_with_another_configuration_works_for_others(tmp_path: Path) -> None:
     class Executor:
         @staticmethod
@@ -169,7 +167,6 @@ def test_a_get_class_with_another_configuration_works_for_others(tmp_path: Path)
         assert Executor.get_class(future) == ("stock", "mp")
 
 
-@pytest.mark.xfail(reason="AttributeError instead of one line", strict=True)
 @pytest.mark.parametrize("gone", ["tensor_parallel_size", "async_scheduling"])
 def test_an_argument_that_is_gone_is_one_line(tmp_path: Path, gone: str) -> None:
     class EngineArgs:
@@ -187,7 +184,6 @@ def test_an_argument_that_is_gone_is_one_line(tmp_path: Path, gone: str) -> None
             EngineArgs().create_engine_config()
 
 
-@pytest.mark.xfail(reason="only ImportError and AttributeError are caught", strict=True)
 def test_an_internal_that_cannot_be_imported_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,20 +86,34 @@ def encode_frame(frame: Frame) -> bytes:
     """Header of exactly FRAME_HEADER_BYTES. Raises ValueError for what the format cannot say."""
     if len(frame.tensors) > _MAX_TENSORS:
         raise ValueError(f"{len(frame.tensors)} tensors in one hop, at most {_MAX_TENSORS}")
-    parts = [_PREFIX.pack(_MAGIC, _VERSION, len(frame.tensors), frame.step, frame.nbytes)]
-    for tensor in frame.tensors:
-        name = tensor.name.encode()
-        if not 0 < len(name) <= _MAX_NAME:
-            raise ValueError(f"tensor name {tensor.name!r} is not 1 to {_MAX_NAME} bytes")
-        if len(tensor.shape) > _MAX_DIMS:
-            raise ValueError(f"tensor {tensor.name!r} has {len(tensor.shape)} dimensions")
-        code = _DTYPES.index(tensor.dtype)
-        parts.append(struct.pack("<BBB", len(name), code, len(tensor.shape)) + name)
-        parts.append(struct.pack(f"<{len(tensor.shape)}Q", *tensor.shape))
-    header = b"".join(parts)
+    names = [tensor.name for tensor in frame.tensors]
+    if len(set(names)) != len(names):
+        raise ValueError(f"two tensors of one name in a hop: {', '.join(names)}")
+    described = b"".join(_describe(tensor) for tensor in frame.tensors)
+    try:
+        prefix = _PREFIX.pack(_MAGIC, _VERSION, len(frame.tensors), frame.step, frame.nbytes)
+    except struct.error as error:
+        raise ValueError(f"hop {frame.step} of {frame.nbytes} bytes: {error}") from None
+    header = prefix + described
     if len(header) > FRAME_HEADER_BYTES:
         raise ValueError(f"header of {len(header)} bytes, at most {FRAME_HEADER_BYTES}")
     return header.ljust(FRAME_HEADER_BYTES, b"\0")
+
+
+def _describe(tensor: TensorSpec) -> bytes:
+    name = tensor.name.encode()
+    if not 0 < len(name) <= _MAX_NAME:
+        raise ValueError(f"tensor name {tensor.name!r} is not 1 to {_MAX_NAME} bytes")
+    if len(tensor.shape) > _MAX_DIMS:
+        raise ValueError(f"tensor {tensor.name!r} has {len(tensor.shape)} dimensions")
+    if tensor.dtype not in DTYPE_BYTES:
+        raise ValueError(f"tensor {tensor.name!r} has dtype {tensor.dtype}, which cannot cross")
+    try:
+        dims = struct.pack(f"<{len(tensor.shape)}Q", *tensor.shape)
+    except struct.error as error:
+        raise ValueError(f"tensor {tensor.name!r} has shape {tensor.shape}: {error}") from None
+    code = _DTYPES.index(tensor.dtype)
+    return struct.pack("<BBB", len(name), code, len(tensor.shape)) + name + dims
 
 
 def decode_frame(header: bytes | bytearray | memoryview, *, link: str, step: int) -> Frame:
@@ -127,6 +141,8 @@ def decode_frame(header: bytes | bytearray | memoryview, *, link: str, step: int
 
 
 def _parse(header: bytes) -> tuple[Frame, int]:
+    if len(header) != FRAME_HEADER_BYTES:
+        raise ValueError(f"{len(header)} bytes instead of {FRAME_HEADER_BYTES}")
     magic, version, count, step, nbytes = _PREFIX.unpack_from(header)
     if magic != _MAGIC or version != _VERSION or count > _MAX_TENSORS:
         raise ValueError("not a frame of this version")
