@@ -7,6 +7,11 @@ backends and adapters.
 
 from __future__ import annotations
 
+from pluggy import HookimplMarker
+
 from ._version import __version__
 
-__all__ = ["__version__"]
+__all__ = ["__version__", "hookimpl"]
+
+#: Marks a function of a plugin as the implementation of the hook it is named after.
+hookimpl = HookimplMarker("arcpp")

@@ -9,6 +9,8 @@
     │   └── UnknownModel     an architecture nobody taught arcpp about
     ├── DoesNotFit           a plan exists for no partition: CLI exit code 2
     ├── HostMismatch         the host's internals are not what the adapter was written for
+    ├── PluginError          a plugin cannot be loaded, or answered what no hook allows
+    ├── StagesDisagree       stages that must decide alike decided differently
     └── LinkError            a hop did not happen
         ├── PeerLost         the other end is gone
         ├── DeadlineExceeded the other end is there and silent
@@ -111,6 +113,26 @@ class HostMismatch(ArcppError):
             f"arcpp does not know this {host} {version}: {', '.join(missing)} "
             f"(supported: {host} {supported})"
         )
+
+
+class PluginError(ArcppError):
+    """A plugin that cannot be used. package, version: its distribution. problem: what is wrong."""
+
+    def __init__(self, package: str, version: str, problem: str) -> None:
+        self.package, self.version, self.problem = package, version, problem
+        super().__init__(" ".join(f"plugin {package} {version}: {problem}".split()))
+
+
+class StagesDisagree(ArcppError):
+    """Stages decided something differently that all must decide alike.
+
+    what: what was to be decided. answers: each stage's, in stage order.
+    """
+
+    def __init__(self, what: str, answers: tuple[str, ...], right: str) -> None:
+        self.what, self.answers = what, answers
+        each = ", ".join(f"stage {index} {answer}" for index, answer in enumerate(answers))
+        super().__init__(f"the stages disagree on {what}: {each}; {right}")
 
 
 class LinkError(ArcppError):

@@ -41,6 +41,8 @@ _GLOO_NOISE = re.compile(r"^\[[^\]]*\] | This is typically .*$")
 class _GlooEnd:
     """What both ends share: the peer, the count of hops, and the fault that ended the link."""
 
+    kind = "gloo"
+
     def __init__(self, name: str, peer: int, group: Any) -> None:
         self.name = name
         self._peer, self._group = peer, group

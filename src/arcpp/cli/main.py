@@ -11,6 +11,7 @@ from arcpp._version import __version__
 from arcpp.errors import ArcppError, DoesNotFit
 
 from .plan import plan_command
+from .plugins import plugins_command
 
 OK, BAD_INPUT, NO_FIT = 0, 1, 2
 
@@ -22,6 +23,7 @@ def commands() -> None:
 
 
 commands.add_command(plan_command)
+commands.add_command(plugins_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

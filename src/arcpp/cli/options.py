@@ -7,10 +7,12 @@ from typing import Any
 
 from arcpp.devices import Device, DeviceMemory, parse_device
 from arcpp.errors import BadInput
+from arcpp.hooks import Hooks
 from arcpp.memory.versions import NEWEST, vllm_version
 from arcpp.partition import parse_partition
 from arcpp.plan import NOT_GIVEN
 from arcpp.request import PlanRequest
+from arcpp.settings import Settings
 from arcpp.units import parse_size
 
 
@@ -62,11 +64,15 @@ def parse_length(text: str | None) -> int | str | None:
     return int(text)
 
 
-def declared_devices(written: tuple[str, ...], request: PlanRequest) -> list[Device]:
-    """Devices of ``--device``; without any, one unknown per stage of ``--kv-memory``."""
+def devices_of(written: tuple[str, ...], request: PlanRequest, hooks: Hooks) -> list[Device]:
+    """Devices of ``--device``; without any, one unknown per stage of ``--kv-memory``, else what
+    this machine is found to have. Raises BadInput."""
     if written:
         return [parse_device(text) for text in written]
     if request.kv_memory is None:
+        found = list(hooks.probe_devices(request.host))
+        if found:
+            return found
         right = "is missing: declare each card as NAME=TOTAL[:FREE][@GBPS], in stage order"
         raise BadInput("--device", None, right)
     stages = len(request.partition or request.kv_memory)
@@ -74,8 +80,8 @@ def declared_devices(written: tuple[str, ...], request: PlanRequest) -> list[Dev
     return [Device(f"stage{index}", unknown) for index in range(stages)]
 
 
-def build_request(options: dict[str, Any]) -> PlanRequest:
-    """PlanRequest meant by the command's options. Raises BadInput."""
+def build_request(options: dict[str, Any], settings: Settings) -> PlanRequest:
+    """PlanRequest meant by the command's options, less ``settings.reserve``. Raises BadInput."""
     host, version = parse_host(options["host"])
     partition, kv_memory, margin = options["partition"], options["kv_memory"], options["margin"]
     sizes = None
@@ -97,7 +103,7 @@ def build_request(options: dict[str, Any]) -> PlanRequest:
         spec_tokens=options["spec_tokens"],
         block_align=options["block_align"],
         prefix_caching=options["prefix_caching"],
-        margin=None if margin is None else parse_size(margin, "--margin"),
+        margin=settings.margin if margin is None else parse_size(margin, "--margin"),
         reserves=parse_reserves(options["reserve"]),
         maximize=options["maximize"],
         large_allocations=options["large_allocations"],

@@ -14,12 +14,14 @@ from arcpp.devices import Device
 from arcpp.errors import DoesNotFit
 from arcpp.explain import alternatives, explain_lines
 from arcpp.fromlog import Row, StartLog, compare, read_log, rows_text
+from arcpp.hooks import hooks_for
 from arcpp.planner import Plan, best_order, make_plan
-from arcpp.profile import ModelProfile, load_profile
+from arcpp.profile import ModelProfile
 from arcpp.request import GOALS, PlanRequest
+from arcpp.settings import read_settings
 from arcpp.units import GiB
 
-from .options import build_request, declared_devices
+from .options import build_request, devices_of
 
 Command = Callable[..., Any]
 
@@ -105,22 +107,27 @@ def plan_command(
     MODEL is a folder with config.json and weights, or a bare config.json. Exit code 0: it fits;
     2: it does not, and the message says what is missing; 1: bad input.
     """
-    request = build_request(options)
+    settings = read_settings()
+    hooks = hooks_for(settings)
+    request = build_request(options, settings)
     log = None if from_log is None else read_log(from_log)
     if log is not None and request.max_model_len is None and log.max_model_len is not None:
         request = replace(request, max_model_len=log.max_model_len)
-    devices = declared_devices(options["device"], request)
-    profile = load_profile(model, weights_dtype=weights_dtype, dtype=request.dtype)
+    devices = devices_of(options["device"], request, hooks)
+    reserves = settings.reserves_on(devices) | dict(request.reserves)
+    request = replace(request, reserves=reserves)
+    profile = hooks.model_profile(model, weights_dtype=weights_dtype, dtype=request.dtype)
     try:
         if reorder:
             devices = list(best_order(profile, devices, request))
-        plan = make_plan(profile, devices, request)
+        plan = hooks.plan(profile, devices, request)
     except DoesNotFit as error:
         if as_json:
             click.echo(json.dumps(_refusal_json(error, request)))
         elif error.needs:
             click.echo(_needs_text(error))
         raise
+    hooks.plan_made(plan, None)
     if svg is not None:
         from arcpp.picture import write_svg
 

@@ -1,0 +1,25 @@
+"""arcpp's own planning, as a plugin: asked after every other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import hookimpl
+from .devices import Device
+from .plan import Plan
+from .planner import make_plan
+from .profile import ModelProfile, load_profile
+from .request import PlanRequest
+
+
+@hookimpl(trylast=True)
+def arcpp_model_profile(path: Path, weights_dtype: str | None, dtype: str | None) -> ModelProfile:
+    """The profile arcpp reads itself."""
+    return load_profile(path, weights_dtype=weights_dtype, dtype=dtype)
+
+
+@hookimpl(trylast=True)
+def arcpp_plan(profile: ModelProfile, devices: Sequence[Device], request: PlanRequest) -> Plan:
+    """The best plan by arcpp's own objective."""
+    return make_plan(profile, devices, request)
