@@ -6,13 +6,10 @@ Nothing of ``MultiprocExecutor`` is copied. With tensor parallelism refused, ran
 from __future__ import annotations
 
 import signal
-from typing import Any
 
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
-from arcpp.errors import BadInput
-
-from . import base_worker, compat, orphans, refusal, run_folder, shims
+from . import base_worker, compat, orphans, refusal, run_folder, scope, shims
 
 _WORKER = "arcpp_vllm.worker.ArcppWorker"
 
@@ -27,7 +24,7 @@ class ArcppExecutor(MultiprocExecutor):
         orphans.watch_parent(run_folder.remove, signum=signal.SIGTERM)
         try:
             compat.require(compat.EXECUTION)
-            _check_config(self.vllm_config)
+            scope.check_config(self.vllm_config)
             self._start_stages()
         except Exception as error:
             refusal.pass_on(error)
@@ -63,18 +60,3 @@ class ArcppExecutor(MultiprocExecutor):
     def supports_async_scheduling(cls) -> bool:
         """False: with several stages, text was reported corrupted on the V1 runner."""
         return False
-
-
-def _check_config(vllm_config: Any) -> None:
-    """Refuse configurations that never passed through EngineArgs. Raises BadInput."""
-    parallel = vllm_config.parallel_config
-    if parallel.tensor_parallel_size != 1:
-        raise BadInput(
-            "tensor_parallel_size",
-            parallel.tensor_parallel_size,
-            "is not supported: arcpp splits by layers, use pipeline_parallel_size",
-        )
-    if getattr(parallel, "nnodes", 1) != 1:
-        raise BadInput("nnodes", parallel.nnodes, "is not supported: all stages share one machine")
-    if vllm_config.use_v2_model_runner:
-        raise BadInput("V2 model runner", "on", "is not supported: set VLLM_USE_V2_MODEL_RUNNER=0")

@@ -12,17 +12,14 @@ Why wrapping: vLLM's argument check refuses every executor name it does not know
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from typing import Any
 
-from arcpp.errors import ArcppError, BadInput, HostMismatch
-from arcpp.partition import check_partition, parse_partition
+from arcpp.errors import ArcppError
 
-from . import compat, run_folder
+from . import compat, run_folder, scope
 
 NAME = "arcpp"
-PARTITION_VARIABLE = "VLLM_PP_LAYER_PARTITION"
 _DOTTED = ("arcpp_vllm.ArcppExecutor", "arcpp_vllm.executor.ArcppExecutor")
 _MARK = "_arcpp_wrapped"
 
@@ -76,10 +73,10 @@ def _creating_config(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any
     refusal.end_with_reason()
     try:
         self.distributed_executor_backend = resolve(self.distributed_executor_backend)
-        _check_arguments(self)
+        scope.check_arguments(self)
         run_folder.ensure()
         config = original(self, *args, **kwargs)
-        _check_partition(config)
+        scope.check_partition_of(config)
     except ArcppError as error:
         # ValueError is what vLLM raises for arguments; its callers know how to show it.
         raise ValueError(f"arcpp: {error}") from error
@@ -93,42 +90,3 @@ def _getting_class(original: Any, *args: Any, **kwargs: Any) -> Any:
     if isinstance(backend, str) and is_ours(backend):
         return resolve(backend)
     return original(*args, **kwargs)
-
-
-def _check_arguments(engine_args: Any) -> None:
-    """Refuse what arcpp cannot do, and choose the runner and scheduler it was built for."""
-    for name in ("tensor_parallel_size", "async_scheduling"):
-        if not hasattr(engine_args, name):
-            missing = (f"EngineArgs.{name} is gone",)
-            raise HostMismatch("vLLM", compat.vllm_version(), missing, compat.SUPPORTED)
-    if engine_args.tensor_parallel_size != 1:
-        raise BadInput(
-            "--tensor-parallel-size",
-            engine_args.tensor_parallel_size,
-            "is not supported: arcpp splits by layers, use --pipeline-parallel-size",
-        )
-    if engine_args.async_scheduling:
-        raise BadInput("--async-scheduling", True, "is not supported across stages: leave it off")
-    engine_args.async_scheduling = False
-    # The V2 runner sends sampled tokens over a device collective (xccl on XPU). Every process of
-    # this engine must see the same choice, and vLLM carries it in the environment only.
-    if os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0") not in ("0", "false", "False"):
-        raise BadInput(
-            "VLLM_USE_V2_MODEL_RUNNER",
-            os.environ["VLLM_USE_V2_MODEL_RUNNER"],
-            "is not supported: unset it or set it to 0",
-        )
-
-
-def _check_partition(vllm_config: Any) -> None:
-    """What can be known of the stages before any process is started for them."""
-    stages = vllm_config.parallel_config.pipeline_parallel_size
-    layers = vllm_config.model_config.get_total_num_hidden_layers()
-    if stages > layers:
-        right = f"is more stages than the model has layers ({layers})"
-        raise BadInput("--pipeline-parallel-size", stages, right)
-    given = os.environ.get(PARTITION_VARIABLE)
-    if given is not None:
-        check_partition(
-            parse_partition(given, PARTITION_VARIABLE), layers, stages, PARTITION_VARIABLE
-        )

@@ -24,7 +24,7 @@ from arcpp.units import format_gib
 from . import model_files
 from .compat import vllm_version
 from .exchange import gather
-from .plugin import PARTITION_VARIABLE
+from .scope import PARTITION_VARIABLE
 
 logger = init_logger("vllm.arcpp.plan")
 

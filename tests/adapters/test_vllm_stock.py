@@ -32,7 +32,7 @@ print(json.dumps({
     "async": config.scheduler_config.async_scheduling,
     "environment": sorted(k for k in os.environ if os.environ[k] != before.get(k)),
     "excepthook": sys.excepthook is hook,
-    "ours": sorted(m for m in sys.modules if m.startswith("arcpp")),
+    "ours": sorted(m for m in sys.modules if m.split(".")[0] in ("arcpp", "arcpp_vllm")),
 }))
 """
 

@@ -167,12 +167,15 @@ def test_a_get_class_with_another_configuration_works_for_others(tmp_path: Path)
         assert Executor.get_class(future) == ("stock", "mp")
 
 
-@pytest.mark.parametrize("gone", ["tensor_parallel_size", "async_scheduling"])
+@pytest.mark.parametrize(
+    "gone", ["tensor_parallel_size", "pipeline_parallel_size", "async_scheduling"]
+)
 def test_an_argument_that_is_gone_is_one_line(tmp_path: Path, gone: str) -> None:
     class EngineArgs:
         def __init__(self) -> None:
             self.distributed_executor_backend = "arcpp"
             self.tensor_parallel_size, self.async_scheduling = 1, None
+            self.pipeline_parallel_size = 2
             delattr(self, gone)
 
         def create_engine_config(self, usage_context: Any = None) -> Any:

@@ -185,8 +185,10 @@ def test_more_stages_than_layers_are_refused(vllm: SimpleNamespace) -> None:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"tensor_parallel_size": 2}, "tensor_parallel_size"),
-        ({"nnodes": 2}, "nnodes"),
+        ({"tensor_parallel_size": 2}, "--tensor-parallel-size"),
+        ({"nnodes": 2}, "--nnodes"),
+        ({"data_parallel_size": 2}, "--data-parallel-size"),
+        ({"decode_context_parallel_size": 2}, "--decode-context-parallel-size"),
         ({}, "V2 model runner"),
     ],
 )
@@ -194,14 +196,44 @@ def test_configurations_built_by_hand_are_refused_too(
     vllm: SimpleNamespace, change: dict[str, int], what: str
 ) -> None:
     vllm.plugin.resolve("arcpp")
-    executor = sys.modules["arcpp_vllm.executor"]
-    executor._check_config(fake_vllm.config("arcpp"))
+    scope = sys.modules["arcpp_vllm.scope"]
+    scope.check_config(fake_vllm.config("arcpp"))
     config = fake_vllm.config("arcpp", **change)
     config.use_v2_model_runner = not change
     with pytest.raises(BadInput) as caught:
-        executor._check_config(config)
+        scope.check_config(config)
     assert caught.value.what == what
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "what"),
+    [
+        ("kv_transfer_config", SimpleNamespace(kv_connector="Nixl"), "--kv-transfer-config"),
+        ("speculative_config", {"method": "mtp"}, "--speculative-config"),
+        ("speculative_config", SimpleNamespace(method="mtp"), "--speculative-config"),
+    ],
+)
+def test_features_that_do_not_cross_stages_are_refused_by_name(
+    vllm: SimpleNamespace, name: str, value: object, what: str
+) -> None:
+    vllm.plugin.resolve("arcpp")
+    scope = sys.modules["arcpp_vllm.scope"]
+    config = fake_vllm.config("arcpp")
+    config.parallel_config.pipeline_parallel_size = 2
+    setattr(config, name, value)
+    with pytest.raises(BadInput) as caught:
+        scope.check_config(config)
+    assert caught.value.what == what
+    assert caught.value.value in ("Nixl", "mtp")
+
+
+def test_speculation_within_one_stage_is_the_hosts_business(vllm: SimpleNamespace) -> None:
+    vllm.plugin.resolve("arcpp")
+    config = fake_vllm.config("arcpp")
+    config.parallel_config.pipeline_parallel_size = 1
+    config.speculative_config = {"method": "mtp"}
+    sys.modules["arcpp_vllm.scope"].check_config(config)
 
 
 @pytest.mark.parametrize(
