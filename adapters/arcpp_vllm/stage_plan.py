@@ -21,7 +21,7 @@ from arcpp.profile import load_profile
 from arcpp.report import plan_text
 from arcpp.units import format_gib
 
-from . import model_files
+from . import duplicates, model_files
 from .compat import vllm_version
 from .exchange import gather
 from .scope import PARTITION_VARIABLE
@@ -161,7 +161,7 @@ def _request(worker: Any, given: str | None, memories: list[dict[str, Any]]) -> 
         dtype=str(model.dtype).removeprefix("torch."),
         kv_cache_dtype=cache.cache_dtype,
         prefix_caching=cache.enable_prefix_caching,
-        dropped_roles=frozenset(),  # this worker keeps every duplicate stock vLLM builds
+        dropped_roles=duplicates.droppable(worker.vllm_config),
         platform=current_platform.device_type,
         ssm_dtype=None if cache.mamba_ssm_cache_dtype == "auto" else cache.mamba_ssm_cache_dtype,
     )

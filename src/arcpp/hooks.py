@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -80,15 +81,17 @@ class Hooks:
         """Tell of ``plan``; stage as in the hook."""
         self._ask("arcpp_plan_made", plan=plan, settings=self.settings, stage=stage)
 
-    def open_link(self, end: LinkEnd) -> LinkSender | LinkReceiver:
-        """Open ``end``: a LinkSender where it sends, else a LinkReceiver."""
+    def open_sender(self, end: LinkEnd) -> LinkSender:
+        """The sending ``end``, opened."""
+        return self._opened(end, LinkSender)  # type: ignore[type-abstract]
+
+    def open_receiver(self, end: LinkEnd) -> LinkReceiver:
+        """The receiving ``end``, opened."""
+        return self._opened(end, LinkReceiver)  # type: ignore[type-abstract]
+
+    def _opened(self, end: LinkEnd, kind: type[_Kind]) -> _Kind:
         name = "arcpp_open_link"
-        found = self._ask(name, end=end, settings=self.settings)
-        opened: LinkSender | LinkReceiver
-        if end.sends:
-            opened = self._of_kind(name, found, LinkSender)  # type: ignore[type-abstract]
-        else:
-            opened = self._of_kind(name, found, LinkReceiver)  # type: ignore[type-abstract]
+        opened = self._of_kind(name, self._ask(name, end=end, settings=self.settings), kind)
         if not isinstance(getattr(opened, "kind", None), str):
             raise self._wrong(name, f"returned {_shown(opened)}, which has no kind")
         return opened
@@ -137,6 +140,23 @@ def check_same_plan(facts: Sequence[dict[str, str]]) -> None:
             tuple(f"{fact['partition']} ({fact['digest'] or 'no plan'})" for fact in facts),
             "a plugin's arcpp_model_profile or arcpp_plan returns different things to each",
         )
+
+
+def check_same_kinds(facts: Sequence[dict[str, str | None]]) -> None:
+    """Refuse links with ends of different kinds. Raises StagesDisagree.
+
+    facts: the kind each stage "sends" over and "receives" over, or None, in stage order.
+    """
+    for before, after in pairwise(facts):
+        if before["sends"] != after["receives"]:
+            raise StagesDisagree(
+                "links",
+                tuple(
+                    f"receives over {fact['receives']} and sends over {fact['sends']}"
+                    for fact in facts
+                ),
+                "a plugin's arcpp_open_link must answer both ends of a link alike",
+            )
 
 
 def _shown(answer: object) -> str:

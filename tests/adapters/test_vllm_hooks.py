@@ -1,0 +1,94 @@
+"""A plugin package, installed as anybody would, changes what a real vLLM worker does.
+
+One server for settings too: they come through --additional-config.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+from tests.support.vllm_server import HYBRID_MODEL, ROOT, VllmServer
+
+from .conftest import SMALL
+
+pytestmark = pytest.mark.vllm
+
+EXAMPLE = ROOT / "docs" / "examples" / "arcpp_example_plugin"
+SETTINGS = {"arcpp": {"link_timeout": 77, "reserve": {"cpu:0": "64MiB"}, "trace_hooks": True}}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder for PYTHONPATH with the example plugin installed in it."""
+    folder = tmp_path_factory.mktemp("plugin")
+    source = shutil.copytree(EXAMPLE, folder / "source")
+    command = [
+        sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index",
+        "--no-build-isolation", "--target", str(folder / "target"), str(source),
+    ]  # fmt: skip
+    subprocess.run(command, check=True)
+    return folder / "target"
+
+
+@pytest.fixture(scope="module")
+def server(installed: Path) -> Iterator[VllmServer]:
+    path = os.pathsep.join(filter(None, [str(installed), os.environ.get("PYTHONPATH")]))
+    env = {
+        "PYTHONPATH": path,
+        "EXAMPLE_FIRST_LAYERS": "2",
+        "EXAMPLE_LAYER_BYTES": str(64 << 20),
+        "EXAMPLE_COUNT_HOPS": "1",
+    }
+    settings = ("--additional-config", json.dumps(SETTINGS))
+    with VllmServer(HYBRID_MODEL, *SMALL, *settings, env=env) as server:
+        yield server
+
+
+def test_the_server_answers_over_the_plugins_link(server: VllmServer) -> None:
+    row = json.loads((HYBRID_MODEL.parent / "reference.json").read_text())["prompts"][1]
+    client = openai.OpenAI(base_url=server.url, api_key="none", timeout=300)
+    reply = client.completions.create(
+        model="model", prompt=row["prompt_ids"], max_tokens=16, temperature=0
+    )
+    assert row["output"].startswith(reply.choices[0].text)
+    assert "example plugin: stage0->stage1: the first hop over counted gloo" in server.text()
+
+
+def test_the_plugins_partition_is_the_one_that_runs(server: VllmServer) -> None:
+    text = server.text()
+    for stage, layers in enumerate(("[0, 2)", "[2, 8)")):
+        assert f"arcpp: stage {stage} on cpu holds layers {layers}" in text
+
+
+def test_every_stage_is_told_of_the_plan(server: VllmServer) -> None:
+    text = server.text()
+    assert text.count("example plugin: stage 0 of 2: layers 0 to 1") == 1
+    assert text.count("example plugin: stage 1 of 2: layers 2 to 7") == 1
+
+
+def test_the_plugins_profile_and_the_settings_are_in_the_table(server: VllmServer) -> None:
+    """2 and 6 layers with 64 MiB more each, and 0.06 GiB on top of the margin of 0.25 GiB."""
+    rows = [line.split() for line in server.text().splitlines() if " cpu:0 " in line]
+    weights = [float(row[row.index("cpu:0") + 2]) for row in rows]
+    margins = [float(row[row.index("cpu:0") + 6]) for row in rows]
+    assert len(weights) == 2
+    assert weights[0] > 2 * 0.0625
+    assert weights[1] > 6 * 0.0625
+    assert margins == [0.31, 0.31]
+
+
+def test_the_trace_says_who_was_asked(server: VllmServer) -> None:
+    lines = [line for line in server.text().splitlines() if "arcpp: hook " in line]
+    for hook in ("arcpp_model_profile", "arcpp_plan", "arcpp_plan_made", "arcpp_open_link"):
+        asked = [line for line in lines if f"arcpp: hook {hook}(" in line]
+        assert len(asked) >= 2, hook  # by each of two stages
+        assert all("asked example" in line for line in asked), asked
+    assert any("link_timeout=77.0" in line for line in lines)
