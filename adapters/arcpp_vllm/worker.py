@@ -17,7 +17,7 @@ from arcpp.planner import Plan
 from arcpp.report import needs_text
 from arcpp.units import format_gib
 
-from . import base_worker, orphans, refusal, shims, stage_plan, transport
+from . import base_worker, duplicates, orphans, refusal, shims, stage_plan, transport
 
 logger = init_logger("vllm.arcpp.worker")
 
@@ -47,9 +47,15 @@ class ArcppWorker(_Base):
             refusal.refuse(error)
         started = time.monotonic()
         super().load_model(**kwargs)
+        given_back = duplicates.drop(self)
         self._link = transport.install(self)
         shims.allocate_intermediate_tensors(self)
-        logger.info("arcpp: stage %d loaded in %.1f s", self.rank, time.monotonic() - started)
+        logger.info(
+            "arcpp: stage %d loaded in %.1f s%s",
+            self.rank,
+            time.monotonic() - started,
+            "".join(f", gave back {role} ({size} bytes)" for role, size in given_back.items()),
+        )
 
     def get_kv_cache_spec(self) -> dict[str, Any]:
         """The base's, after a stage without attention took over the others' block sizes."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from .errors import BadInput
 from .plan import Plan
+from .request import PlanRequest
 from .units import GiB
 
 _LIMIT = 256 * 1024**2
@@ -32,7 +33,8 @@ _BLOCK = re.compile(r"Setting attention block size to (\d{1,9}) tokens")
 
 @dataclass
 class StartLog:
-    """What a log says. weights_gib, available_gib: by rank. Others: None when not logged."""
+    """What a log says. weights_gib, available_gib: by rank. arcpp: whether arcpp's worker wrote
+    it. Others: None when not logged."""
 
     weights_gib: dict[int, float] = field(default_factory=dict)
     available_gib: dict[int, float] = field(default_factory=dict)
@@ -40,6 +42,14 @@ class StartLog:
     max_model_len: int | None = None
     num_blocks: int | None = None
     block_tokens: int | None = None
+    arcpp: bool = False
+
+    def as_run(self, request: PlanRequest) -> PlanRequest:
+        """``request`` as this server ran it: its length where none is asked for, and on a stock
+        vLLM the duplicates that arcpp's worker would have dropped."""
+        if request.max_model_len is None and self.max_model_len is not None:
+            request = replace(request, max_model_len=self.max_model_len)
+        return request if self.arcpp else replace(request, dropped_roles=frozenset())
 
 
 @dataclass(frozen=True)
@@ -72,7 +82,7 @@ def read_log(path: Path) -> StartLog:
             found = parse_log(iter(lambda: file.readline(_LINE), ""))
     except OSError as error:
         raise BadInput("--from-log", str(path), f"cannot be read: {error.strerror}") from None
-    if found == StartLog():
+    if replace(found, arcpp=False) == StartLog():
         raise BadInput("--from-log", str(path), "holds no start-up figures of vLLM")
     return found
 
@@ -90,6 +100,7 @@ def parse_log(lines: Iterable[str]) -> StartLog:
         log.max_model_len = _number(_LENGTH, line, log.max_model_len)
         log.num_blocks = _number(_BLOCKS, line, log.num_blocks)
         log.block_tokens = _number(_BLOCK, line, log.block_tokens)
+        log.arcpp = log.arcpp or "arcpp: the plan for" in line
     return log
 
 

@@ -17,6 +17,8 @@ from .profile.dtypes import model_dtype
 from .profile.model import LINEAR, MAMBA, ModelProfile
 from .units import MiB
 
+__all__ = ["DROPPED", "GOALS", "PlanRequest"]
+
 GOALS = ("context", "concurrency", "decode")
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from arcpp.devices import Device, DeviceMemory
 from arcpp.errors import BadInput, DoesNotFit
-from arcpp.memory.placement import DROPPABLE
+from arcpp.memory.placement import DROPPED
 from arcpp.planner import PlanRequest, best_order, make_plan
 from arcpp.profile import KvShape, Layer, ModelProfile, load_profile
 from arcpp.units import GiB, MiB
@@ -112,7 +112,7 @@ def test_duplicates_of_stock_vllm_are_counted_unless_dropped() -> None:
     profile = dense(duplicates=frozenset({"embed", "lm_head"}))
     cards = [device("a", 9000), device("b", 9000)]
     stock = make_plan(profile, cards, dataclasses.replace(BARE, dropped_roles=frozenset()))
-    ours = make_plan(profile, cards, dataclasses.replace(BARE, dropped_roles=DROPPABLE))
+    ours = make_plan(profile, cards, dataclasses.replace(BARE, dropped_roles=DROPPED))
     assert [stage.roles for stage in stock.stages] == [
         ("embed", "lm_head"),
         ("embed", "final_norm", "lm_head"),
@@ -125,10 +125,10 @@ def test_duplicates_of_stock_vllm_are_counted_unless_dropped() -> None:
 def test_drafts_keep_the_embedding_on_the_last_stage() -> None:
     profile = load_profile(BUNDLED)
     cards = [device("a", 256 * MiB), device("b", 256 * MiB)]
-    drafts = PlanRequest(spec_tokens=2, prefix_caching=False, dropped_roles=DROPPABLE)
+    drafts = PlanRequest(spec_tokens=2, prefix_caching=False, dropped_roles=DROPPED)
     plan = make_plan(profile, cards, drafts)
     assert plan.stages[1].roles == ("embed", "final_norm", "lm_head", "mtp")
-    without = make_plan(profile, cards, PlanRequest(dropped_roles=DROPPABLE))
+    without = make_plan(profile, cards, PlanRequest(dropped_roles=DROPPED))
     assert without.stages[1].roles == ("final_norm", "lm_head")
 
 

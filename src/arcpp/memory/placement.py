@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from arcpp.profile.model import ROLES, SHARED, ModelProfile
 
-#: Duplicates a worker can do without; stock vLLM builds them on every stage.
-DROPPABLE = frozenset({"embed", "lm_head", "vision"})
-#: Those that the arcpp worker really does not keep: the default of every plan. Change it together
-#: with the worker, or plans promise memory that is not there.
-DROPPED: frozenset[str] = frozenset()
+#: Duplicates that the arcpp worker does not keep (arcpp_vllm.duplicates) and stock vLLM builds on
+#: every stage: the default of every plan.
+DROPPED: frozenset[str] = frozenset({"embed", "lm_head", "vision"})
 
 
 def stage_roles(
