@@ -121,7 +121,8 @@ def test_explanation_moves_each_cut_both_ways_and_finds_nothing_better() -> None
 
 def test_explanation_says_why_a_neighbour_does_not_fit(tmp_path: Path) -> None:
     profile = load_profile(write_config(tmp_path, QWEN35_27B), weights_dtype="fp8")
-    request = PlanRequest(max_model_len=148_800, kv_cache_dtype="fp8")
+    longest = make_plan(profile, [B70, B580], PlanRequest(kv_cache_dtype="fp8")).max_model_len
+    request = PlanRequest(max_model_len=longest, kv_cache_dtype="fp8")
     plan = make_plan(profile, [B70, B580], request)
     moves = alternatives(profile, [B70, B580], request, plan)
     refused = [move for move in moves if move.reason is not None]
