@@ -7,6 +7,7 @@ planner runs on every stage. No weight has been read by then.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -14,15 +15,16 @@ from vllm.logger import init_logger
 from vllm.platforms import current_platform
 
 from arcpp.devices import Device, DeviceMemory
-from arcpp.errors import BadInput, UnknownModel
+from arcpp.errors import BadInput, HostMismatch, UnknownModel
+from arcpp.hooks import Hooks, check_same_plan, hooks_for, plan_fact
 from arcpp.partition import parse_partition
-from arcpp.planner import Plan, PlanRequest, make_plan
-from arcpp.profile import load_profile
+from arcpp.planner import Plan, PlanRequest
 from arcpp.report import plan_text
+from arcpp.settings import Settings, from_additional_config
 from arcpp.units import format_gib
 
 from . import duplicates, model_files
-from .compat import vllm_version
+from .compat import SUPPORTED, vllm_version
 from .exchange import gather
 from .scope import PARTITION_VARIABLE
 
@@ -34,17 +36,42 @@ def agree(worker: Any) -> Plan | None:
 
     Collective over all stages. A partition the user set is kept and checked. Returns None for
     an architecture the planner does not know when the user's partition (or a single stage)
-    leaves nothing to plan. Raises DoesNotFit, BadInput.
+    leaves nothing to plan. Raises DoesNotFit, BadInput; PluginError and StagesDisagree when a
+    plugin spoils the plan.
     """
-    memories = gather(measure(worker))
-    devices = [
-        Device(seen["device"], DeviceMemory(seen["total"], seen["free"], source=seen["source"]))
-        for seen in memories
-    ]
+    settings = settings_of(worker)
+    hooks = hooks_for(settings)
+    plan = _planned(worker, hooks, gather(measure(worker)))
+    check_same_plan(gather(plan_fact(plan)))
+    if plan is None:
+        return None
+    _leave_free(worker, settings, plan)
+    hooks.plan_made(plan, worker.rank)
+    if worker.parallel_config.pipeline_parallel_size > 1:
+        os.environ[PARTITION_VARIABLE] = str(plan.partition)
+    if worker.rank == 0:
+        logger.info("arcpp: the plan for %s\n%s", worker.model_config.model, plan_text(plan))
+    return plan
+
+
+def settings_of(worker: Any) -> Settings:
+    """What ``--additional-config`` and the variables of this process set. Raises BadInput."""
+    return from_additional_config(worker.vllm_config.additional_config)
+
+
+def _planned(worker: Any, hooks: Hooks, memories: list[dict[str, Any]]) -> Plan | None:
+    """The plan for what all stages measured; None and raises as agree()."""
+    devices = _shared_alike(
+        [
+            Device(seen["device"], DeviceMemory(seen["total"], seen["free"], source=seen["source"]))
+            for seen in memories
+        ]
+    )
     stages = worker.parallel_config.pipeline_parallel_size
     given = os.environ.get(PARTITION_VARIABLE)
+    reserves = hooks.settings.reserves_on(devices)
     try:
-        profile = load_profile(model_files.local_folder(worker))
+        profile = hooks.model_profile(model_files.local_folder(worker))
     except UnknownModel as error:
         if given is None and stages > 1:
             raise UnknownModel(
@@ -55,12 +82,9 @@ def agree(worker: Any) -> Plan | None:
         if worker.rank == 0:
             logger.warning("arcpp: %s; the partition could not be checked against memory", error)
         return None
-    plan = make_plan(profile, _shared_alike(devices), _request(worker, given, memories))
-    if stages > 1:
-        os.environ[PARTITION_VARIABLE] = str(plan.partition)
-    if worker.rank == 0:
-        logger.info("arcpp: the plan for %s\n%s", worker.model_config.model, plan_text(plan))
-    return plan
+    request = _request(worker, given, memories)
+    request = replace(request, margin=hooks.settings.margin, reserves=reserves)
+    return hooks.plan(profile, devices, request)
 
 
 def measure(worker: Any) -> dict[str, Any]:
@@ -121,6 +145,28 @@ def _shared_alike(devices: list[Device]) -> list[Device]:
             source=seen.source,
         )
     return [Device(device.name, least[device.name]) for device in devices]
+
+
+def _leave_free(worker: Any, settings: Settings, plan: Plan) -> None:
+    """Make vLLM leave free what the settings say, where it would take more.
+
+    vLLM sizes the KV cache from its fraction of the device alone; the bytes it may take in all
+    are an attribute that it computes in init_device and reads after profiling. Raises
+    HostMismatch when that is not there.
+    """
+    stage = plan.stages[worker.rank]
+    if settings.margin is None and stage.device not in settings.reserve:
+        return
+    name = "requested_cpu_memory" if current_platform.is_cpu() else "requested_memory"
+    requested = getattr(worker, name, None)
+    if requested is None:
+        lacking = (f"the worker's {name} is gone, which the settings margin and reserve need",)
+        raise HostMismatch("vLLM", vllm_version(), lacking, SUPPORTED)
+    limit = stage.free_bytes - stage.margin_bytes - stage.reserve_bytes
+    if current_platform.is_cpu():
+        limit += psutil.Process().memory_info().rss  # the worker subtracts what it holds
+    if limit < requested:
+        setattr(worker, name, limit)
 
 
 def _utilization(worker: Any, memories: list[dict[str, Any]]) -> float:

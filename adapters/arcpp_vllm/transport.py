@@ -15,8 +15,11 @@ import torch.distributed as dist
 from vllm import envs
 from vllm.distributed.parallel_state import get_pp_group
 
-from arcpp.backends.gloo_link import GlooReceiver, GlooSender
-from arcpp.link import LinkReceiver, LinkSender
+from arcpp.hooks import check_same_kinds, hooks_for
+from arcpp.link import LinkEnd, LinkReceiver, LinkSender
+
+from .exchange import gather
+from .stage_plan import settings_of
 
 
 class BoundaryTransport:
@@ -69,22 +72,30 @@ class BoundaryTransport:
 def install(worker: Any) -> BoundaryTransport | None:
     """Open this stage's links and put them on the pipeline group; None for a single stage.
 
-    Collective over all stages: every rank must call it at the same point.
+    Collective over all stages: every rank must call it at the same point. Raises PluginError,
+    and StagesDisagree when the two ends of a link are of different kinds.
     """
     pp = get_pp_group()
     if pp.world_size == 1:
         return None
+    hooks = hooks_for(settings_of(worker))
     group = dist.new_group(ranks=pp.ranks, backend="gloo")
-    stage, ranks = pp.rank_in_group, pp.ranks
+    stage, ranks, device = pp.rank_in_group, pp.ranks, str(worker.device)
     sender = receiver = None
-    if not pp.is_last_rank:
-        sender = GlooSender(f"stage{stage}->stage{stage + 1}", ranks[stage + 1], group)
-    if not pp.is_first_rank:
+    if not pp.is_first_rank:  # before the sending end: an end may meet its other end here
         name = f"stage{stage - 1}->stage{stage}"
-        receiver = GlooReceiver(name, ranks[stage - 1], group, worker.device)
-    timeout = float(envs.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS)
+        receiver = hooks.open_receiver(LinkEnd(name, False, ranks[stage - 1], device, group))
+    if not pp.is_last_rank:
+        name = f"stage{stage}->stage{stage + 1}"
+        sender = hooks.open_sender(LinkEnd(name, True, ranks[stage + 1], device, group))
+    check_same_kinds(gather({"sends": _kind(sender), "receives": _kind(receiver)}))
+    timeout = hooks.settings.link_timeout or float(envs.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS)
     boundary = BoundaryTransport(sender, receiver, timeout)
     pp.use_cpu_custom_send_recv = False
     pp.isend_tensor_dict = boundary.isend_tensor_dict
     pp.irecv_tensor_dict = boundary.irecv_tensor_dict
     return boundary
+
+
+def _kind(end: LinkSender | LinkReceiver | None) -> str | None:
+    return None if end is None else end.kind

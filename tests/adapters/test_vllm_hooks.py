@@ -15,6 +15,7 @@ from pathlib import Path
 
 import openai
 import pytest
+
 from tests.support.vllm_server import HYBRID_MODEL, ROOT, VllmServer
 
 from .conftest import SMALL
