@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.link_peers import Pair, open_gloo
+from tests.support.link_peers import NAME, Pair, open_gloo
 
 from arcpp import testing
 from arcpp.errors import LinkCorrupt
@@ -39,6 +39,13 @@ def test_promise(pair: Pair, name: str) -> None:
     pair.receiver.result()
     for peer in (pair.sender, pair.receiver):
         peer.run(_close_twice)
+
+
+def test_both_ends_say_what_they_are(pair: Pair) -> None:
+    name, kind = pair.sender.run(_what_it_is)
+    assert (name, kind) == pair.receiver.run(_what_it_is)
+    assert name == NAME
+    assert kind
 
 
 def test_the_receiver_notices_a_sender_killed_while_it_waits(pair: Pair) -> None:
@@ -109,6 +116,10 @@ def test_bytes_that_are_no_header_are_corrupt(pair: Pair) -> None:
 def _half(end: Any, which: str, name: str) -> None:
     case: LinkCase = CASES[name]
     getattr(case, which)(end, "cpu")
+
+
+def _what_it_is(end: LinkSender | LinkReceiver) -> tuple[str, str]:
+    return end.name, end.kind
 
 
 def _close_twice(end: LinkSender | LinkReceiver) -> None:

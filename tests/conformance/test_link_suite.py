@@ -24,7 +24,7 @@ class QueueSender(LinkSender):
     capacity = 3
 
     def __init__(self) -> None:
-        self.name = "queue"
+        self.name, self.kind = "queue", "queue"
         self.hops: queue.Queue[dict[str, Any]] = queue.Queue(self.capacity)
         self.fault: LinkError | None = None
 
@@ -65,7 +65,7 @@ class QueueSender(LinkSender):
 
 class QueueReceiver(LinkReceiver):
     def __init__(self, sender: QueueSender) -> None:
-        self.name = "queue"
+        self.name, self.kind = "queue", "queue"
         self.hops = sender.hops
 
     def recv(self, *, timeout: float) -> dict[str, Any]:

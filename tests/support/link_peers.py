@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from arcpp.link import LinkEnd
+
 NAME = "stage0->stage1"
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch.distributed", "arcpp.testing", "numpy", "pytest"])
@@ -85,23 +87,21 @@ class Pair:
 
 
 def open_gloo(rank: int) -> Any:
-    """The end of rank 0 or 1 of a gloo link over the process group both are in."""
-    import torch
+    """The end of rank 0 or 1 of the link arcpp opens when no plugin does."""
     import torch.distributed as dist
 
-    from arcpp.backends.gloo_link import (
-        GlooReceiver,
-        GlooSender,
-    )
+    from arcpp.backends.links import arcpp_open_link
 
     group = dist.new_group(ranks=[0, 1], backend="gloo")
-    if rank == 0:
-        return GlooSender(NAME, 1, group)
-    return GlooReceiver(NAME, 0, group, torch.device("cpu"))
+    return arcpp_open_link(LinkEnd(NAME, rank == 0, 1 - rank, "cpu", group))
 
 
-def _ready(end: Any) -> str:
-    return str(end.name)
+def nothing(rank: int) -> Any:
+    """For peers that are only to be in the same process group."""
+
+
+def _ready(end: Any) -> None:
+    """Answers once the end is open."""
 
 
 def _serve(rank: int, store: Path, opener: Callable[[int], Any], orders: Connection) -> None:

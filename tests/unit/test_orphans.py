@@ -125,7 +125,7 @@ def test_forked_siblings_end_together(tmp_path: Path, families: list[Family]) ->
     family = Family(tmp_path, "fork", [(_busy, None), (_unwatched, None)])
     families.append(family)
     family.kill_parent()
-    assert _gone(family.children[0], 6 * GRACE_S)
+    assert _gone(family.children[0])
 
 
 def test_a_parent_that_lives_is_not_gone(tmp_path: Path, families: list[Family]) -> None:
@@ -153,7 +153,8 @@ def _parent(folder: Path, method: str, children: list[tuple[Any, ...]]) -> None:
 
 
 def _child(folder: Path, number: int, act: Any, signum: int | None) -> None:
-    orphans._GRACE_S = GRACE_S
+    # Where the signal is to be enough, a busy machine must not make it too late.
+    orphans._GRACE_S = 60.0 if act is _ends_itself else GRACE_S
 
     def last_words() -> None:
         _say(folder, f"last-words-{number}", f"parent gone: {orphans.parent_gone()}")
