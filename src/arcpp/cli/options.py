@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
@@ -11,6 +13,10 @@ from arcpp.hooks import Hooks
 from arcpp.memory.versions import NEWEST, vllm_version
 from arcpp.partition import parse_partition
 from arcpp.plan import NOT_GIVEN
+from arcpp.probe import FoundDevice, Reading
+from arcpp.probe.choose import CPU, DECLARE, is_number, name_of, named_device, nothing
+from arcpp.probe.host_memory import cpu_reading
+from arcpp.probe.machine import this_machine
 from arcpp.request import PlanRequest
 from arcpp.settings import Settings
 from arcpp.units import parse_size
@@ -66,18 +72,58 @@ def parse_length(text: str | None) -> int | str | None:
 
 def devices_of(written: tuple[str, ...], request: PlanRequest, hooks: Hooks) -> list[Device]:
     """Devices of ``--device``; without any, one unknown per stage of ``--kv-memory``, else what
-    this machine is found to have. Raises BadInput."""
+    this machine is found to have. Raises BadInput.
+
+    ``--device xpu:1`` (a number without ``=``) is that device of this machine, ``--device cpu``
+    its processor.
+    """
     if written:
-        return [parse_device(text) for text in written]
+        cpu = cpu_reading()
+        return [_possible(_device_of(text.strip(), request, cpu)) for text in written]
     if request.kv_memory is None:
         found = list(hooks.probe_devices(request.host))
         if found:
-            return found
-        right = "is missing: declare each card as NAME=TOTAL[:FREE][@GBPS], in stage order"
+            return [_possible(_reserved(device, request)) for device in found]
+        right = f"is missing, and {nothing(this_machine().devices)}: {DECLARE}"
         raise BadInput("--device", None, right)
     stages = len(request.partition or request.kv_memory)
     unknown = DeviceMemory(1024**5, 1024**5, source=NOT_GIVEN)
     return [Device(f"stage{index}", unknown) for index in range(stages)]
+
+
+def _device_of(text: str, request: PlanRequest, cpu: Reading) -> Device:
+    if not is_number(text):
+        return parse_device(text)
+    found = () if text.lower() == CPU else this_machine().devices
+    return named_device(text, found, request.host, cpu, request.reserves)
+
+
+def _reserved(device: Device, request: PlanRequest) -> Device:
+    """A probed device; ``--reserve`` takes the place of the reserve its probe gave it."""
+    if device.name not in request.reserves:
+        return device
+    return replace(device, memory=replace(device.memory, reserve=0))
+
+
+def _possible(device: Device) -> Device:
+    """``device``, unless no source gave it memory: then BadInput with what they said."""
+    if device.memory.total <= 0:
+        right = f"bytes of memory can be believed ({device.memory.source}): {DECLARE}"
+        raise BadInput(f"device {device.name}", device.memory.total, right)
+    return device
+
+
+def cards_of(
+    written: Sequence[str], devices: Sequence[Device], request: PlanRequest
+) -> list[FoundDevice]:
+    """The probed cards that ``devices`` are, in their order; none when any was declared."""
+    if any(not is_number(text.strip()) for text in written):
+        return []
+    if not all(is_number(device.name) and device.name != CPU for device in devices):
+        return []
+    by_name = {name_of(card, request.host): card for card in this_machine().devices}
+    found = [by_name[device.name] for device in devices if device.name in by_name]
+    return found if len(found) == len(devices) else []
 
 
 def build_request(options: dict[str, Any], settings: Settings) -> PlanRequest:

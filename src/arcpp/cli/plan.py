@@ -12,16 +12,18 @@ import click
 
 from arcpp.devices import Device
 from arcpp.errors import DoesNotFit
-from arcpp.explain import alternatives, explain_lines
+from arcpp.explain import Alternative, alternatives, explain_lines
 from arcpp.fromlog import Row, StartLog, compare, read_log, rows_text
 from arcpp.hooks import hooks_for
 from arcpp.planner import Plan, best_order, make_plan
+from arcpp.probe import FoundDevice
+from arcpp.probe.choose import device_ids, numbering
 from arcpp.profile import ModelProfile
 from arcpp.request import GOALS, PlanRequest
 from arcpp.settings import read_settings
 from arcpp.units import GiB
 
-from .options import build_request, devices_of
+from .options import build_request, cards_of, devices_of
 
 Command = Callable[..., Any]
 
@@ -31,7 +33,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "multiple": True,
             "metavar": "NAME=TOTAL[:FREE][@GBPS]",
-            "help": "A card; repeat in stage order. The same name twice: two stages on one card.",
+            "help": "A card; repeat in stage order (or xpu:0, cpu: measured); default: all.",
         },
     ),
     (("--host",), {"metavar": "vllm[@VERSION]|openvino", "help": "Default: the installed vLLM."}),
@@ -111,11 +113,11 @@ def plan_command(
     hooks = hooks_for(settings)
     request = build_request(options, settings)
     log = None if from_log is None else read_log(from_log)
-    if log is not None and request.max_model_len is None and log.max_model_len is not None:
-        request = replace(request, max_model_len=log.max_model_len)
+    if log is not None:
+        request = log.as_run(request)
     devices = devices_of(options["device"], request, hooks)
     reserves = settings.reserves_on(devices) | dict(request.reserves)
-    request = replace(request, reserves=reserves)
+    request = replace(request, reserves=reserves, platform=_platform(devices))
     profile = hooks.model_profile(model, weights_dtype=weights_dtype, dtype=request.dtype)
     try:
         if reorder:
@@ -128,6 +130,8 @@ def plan_command(
             click.echo(_needs_text(error))
         raise
     hooks.plan_made(plan, None)
+    cards = cards_of(options["device"], devices, request)
+    plan = replace(plan, host_args=(*plan.host_args, *_order_arguments(cards, request)))
     if svg is not None:
         from arcpp.picture import write_svg
 
@@ -135,19 +139,32 @@ def plan_command(
     rows = () if log is None else _compared(profile, devices, request, plan, log)
     neighbours = alternatives(profile, devices, request, plan) if explain else ()
     if as_json:
-        result = plan.to_json()
-        if explain:
-            result["explain"] = [other.to_json() for other in neighbours]
-        if log is not None:
-            result["log"] = [row.to_json() for row in rows]
-        click.echo(json.dumps(result))
+        click.echo(
+            json.dumps(_json(plan, cards, neighbours if explain else None, rows if log else None))
+        )
         return 0
-    click.echo(_text(plan))
-    for line in explain_lines(plan, neighbours) if explain else ():
-        click.echo(line)
-    for line in rows_text(rows) if rows else ():
-        click.echo(line)
+    lines = [_text(plan), *_cards_text(devices, cards)]
+    lines += explain_lines(plan, neighbours) if explain else ()
+    lines += rows_text(rows) if rows else ()
+    click.echo("\n".join(lines))
     return 0
+
+
+def _json(
+    plan: Plan,
+    cards: Sequence[FoundDevice],
+    neighbours: Sequence[Alternative] | None,
+    rows: Sequence[Row] | None,
+) -> dict[str, Any]:
+    """The plan's object, with what was probed, explained and compared where it was."""
+    result = plan.to_json()
+    if cards:
+        result["devices"] = [card.to_json() for card in cards]
+    if neighbours is not None:
+        result["explain"] = [other.to_json() for other in neighbours]
+    if rows is not None:
+        result["log"] = [row.to_json() for row in rows]
+    return result
 
 
 def _compared(
@@ -167,6 +184,28 @@ def _compared(
         except DoesNotFit:
             again = None
     return compare(plan, log, again)
+
+
+def _platform(devices: Sequence[Device]) -> str | None:
+    """ "cuda" for devices probed as such; None leaves it to the planner."""
+    return "cuda" if all(device.name.startswith("cuda:") for device in devices) else None
+
+
+def _order_arguments(cards: Sequence[FoundDevice], request: PlanRequest) -> tuple[str, ...]:
+    """What makes the host use ``cards`` in this order."""
+    return device_ids(cards) if request.host == "vllm" else ()
+
+
+def _cards_text(devices: Sequence[Device], cards: Sequence[FoundDevice]) -> list[str]:
+    """Which card each device is, where its figures come from, and both hosts' numbering."""
+    lines = []
+    for device, card in zip(devices, cards, strict=False):
+        lines += [numbering(card, device.name), f"  free memory from {device.memory.source}"]
+        lines += [f"  {card.verdict.doubt}"] if card.verdict.doubt else []
+    order = device_ids(cards)
+    if order:
+        lines.append(f"for vLLM in this order: {' '.join(order)}")
+    return lines
 
 
 def _refusal_json(error: DoesNotFit, request: PlanRequest) -> dict[str, Any]:
