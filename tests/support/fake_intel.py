@@ -67,7 +67,8 @@ def fake_torch(
             uuid=card.uuid_bytes.hex() if card.uuid else "",
         )
 
-    def memory(index: int) -> Any:
+    def memory(device: Any) -> Any:
+        index = device if isinstance(device, int) else 0
         return _say(cards[index].torch_free), _say(cards[index].total)
 
     backend = SimpleNamespace(
