@@ -40,6 +40,7 @@ def check_arguments(engine_args: Any) -> None:
         if not hasattr(engine_args, name):
             missing = (f"EngineArgs.{name} is gone",)
             raise HostMismatch("vLLM", compat.vllm_version(), missing, compat.SUPPORTED)
+    _check_settings(engine_args)
     _check_sizes(engine_args)
     _check_features(engine_args, engine_args.pipeline_parallel_size)
     if engine_args.async_scheduling:
@@ -51,6 +52,14 @@ def check_arguments(engine_args: Any) -> None:
             os.environ[V2_RUNNER_VARIABLE],
             "is not supported: unset it or set it to 0",
         )
+
+
+def _check_settings(engine_args: Any) -> None:
+    """Read settings and load plugins here first: what is wrong is said before a process starts."""
+    from arcpp.hooks import hooks_for  # not wanted in processes that never asked for arcpp
+    from arcpp.settings import from_additional_config
+
+    hooks_for(from_additional_config(getattr(engine_args, "additional_config", None)))
 
 
 def check_partition_of(vllm_config: Any) -> None:
