@@ -79,13 +79,13 @@ def _gone(pid: int, patience: float = PATIENCE_S) -> bool:
     return True
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
 def test_a_child_of_a_killed_parent_says_its_last_words_and_ends(
     tmp_path: Path, families: list[Family], method: str
 ) -> None:
     family = Family(tmp_path, method, [(_busy, None)])
     families.append(family)
-    time.sleep(2 * GRACE_S)
+    time.sleep(orphans._LOOK_S + 2 * GRACE_S)
     assert _runs(family.children[0]), "it ended before its parent did"
     family.kill_parent()
     assert _gone(family.children[0])
