@@ -41,7 +41,7 @@ def arcpp_probe_devices(settings: Settings, host: str | None) -> list[Device] | 
 def arcpp_model_profile(
     path: Path, weights_dtype: str | None, dtype: str | None
 ) -> ModelProfile | None:
-    """Sizes of the model at ``path``, for an architecture or a format arcpp does not know.
+    """Sizes of a model, for an architecture or a format arcpp does not know.
 
     path: a folder with config.json, or a bare config.json. weights_dtype: the format in which
     weights are counted, None as they are stored. dtype: of activations, None for the model's.
@@ -55,11 +55,14 @@ def arcpp_model_profile(
 def arcpp_plan(
     profile: ModelProfile, devices: Sequence[Device], request: PlanRequest
 ) -> Plan | None:
-    """The plan for ``devices``, one per stage, in stage order.
+    """The plan: which layers go on which device.
 
-    A partition in ``request`` must be kept. Returns None to leave it to arcpp. Raises
-    DoesNotFit or BadInput. Must be deterministic: every stage computes the plan for itself, and
-    stages whose plans differ refuse to start. Must not block.
+    profile: of the model. devices: one per stage, in stage order. request: every option; a
+    partition in it must be kept.
+
+    Returns None to leave it to arcpp. Raises DoesNotFit or BadInput. Must be deterministic:
+    every stage computes the plan for itself, and stages whose plans differ refuse to start.
+    Must not block.
     """
 
 
@@ -67,8 +70,9 @@ def arcpp_plan(
 def arcpp_plan_made(plan: Plan, settings: Settings, stage: int | None) -> None:
     """Told of the plan that will run, after all stages agreed and before weights are read.
 
-    stage: index of this process's stage; None in ``arcpp plan``, where nothing will run. What
-    is raised ends the start. Every stage waits for it, so it should not block.
+    plan: what all stages agreed on. settings: of this process. stage: index of this process's
+    stage; None in ``arcpp plan``, where nothing will run. What is raised ends the start. Every
+    stage waits for it, so it should not block.
     """
 
 
@@ -76,9 +80,11 @@ def arcpp_plan_made(plan: Plan, settings: Settings, stage: int | None) -> None:
 def arcpp_open_link(end: LinkEnd, settings: Settings) -> LinkSender | LinkReceiver | None:
     """Open one end of the link between two adjacent stages.
 
-    end: which end, of which link, on which device. Returns a LinkSender where ``end.sends``,
-    otherwise a LinkReceiver, or None to leave it to another implementation. Both ends must be
-    answered alike: ends of different ``kind`` refuse to start. Every process opens the end it
-    receives from before the one it sends to, so that an implementation may meet its other end
-    while opening. May block for the other end, with a deadline.
+    end: which end, of which link, on which device. settings: of this process.
+
+    Returns a LinkSender where ``end.sends``, otherwise a LinkReceiver, or None to leave it to
+    another implementation. Both ends must be answered alike: ends of different ``kind`` refuse
+    to start. Every process opens the end it receives from before the one it sends to, so that
+    an implementation may meet its other end while opening. May block for the other end, with a
+    deadline.
     """
