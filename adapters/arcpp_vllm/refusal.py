@@ -24,6 +24,7 @@ from . import run_folder
 logger = init_logger("vllm.arcpp")
 
 _FILE = "refusal.txt"
+_ENGINE_DID_NOT_START = "Engine core initialization failed"  # vllm/v1/engine/utils.py
 
 
 def clear() -> None:
@@ -33,8 +34,9 @@ def clear() -> None:
 
 def left() -> str | None:
     """The reason that was left, or None."""
+    folder = run_folder.known()
     try:
-        return _file().read_text(encoding="utf-8")
+        return None if folder is None else (folder / _FILE).read_text(encoding="utf-8")
     except OSError:
         return None
 
@@ -59,6 +61,7 @@ def pass_on(error: BaseException) -> NoReturn:
     if reason is None:
         raise error
     if multiprocessing.parent_process() is None:
+        clear()  # whoever catches this has heard it
         raise ValueError(f"arcpp: {reason}") from error
     if left() is None and isinstance(error, ArcppError):
         _file().write_text(reason, encoding="utf-8")
@@ -77,7 +80,7 @@ def end_with_reason() -> None:
         return
 
     def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-        reason = _reason_in(value) or left()
+        reason = _reason_in(value)
         if reason is None or Path(sys.argv[0]).name != "vllm":
             before(kind, value, trace)
         if reason is not None:
@@ -88,11 +91,14 @@ def end_with_reason() -> None:
 
 
 def _reason_in(value: BaseException | None) -> str | None:
-    """Text of an ArcppError in the chain of causes."""
+    """The reason behind an uncaught exception: an ArcppError in its chain of causes, or what a
+    child process left when vLLM says that its engine did not start."""
     while value is not None:
         if isinstance(value, ArcppError):
             return str(value)
-        value = value.__cause__ or value.__context__
+        if _ENGINE_DID_NOT_START in str(value):
+            return left()
+        value = value.__cause__ or (None if value.__suppress_context__ else value.__context__)
     return None
 
 

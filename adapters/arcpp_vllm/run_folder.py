@@ -10,31 +10,48 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 _VARIABLE = "ARCPP_VLLM_RUN_FOLDER"
 _SOCKETS = "VLLM_RPC_BASE_PATH"
+_LOCK = "lock"
+_YOUNG_S = 60.0  # between making a folder and locking it
 _OWNED = re.compile(r"arcpp-([1-9]\d{0,8})-\w+", re.ASCII)
 _LONGEST_SOCKET_FOLDER = 107 - 1 - 36  # bytes: sun_path, less "/" and vLLM's uuid
 
 
+def known() -> Path | None:
+    """This engine's run folder if it was made already, here or in a parent process."""
+    folder = os.environ.get(_VARIABLE)
+    return Path(folder) if folder and Path(folder).is_dir() else None
+
+
 def ensure() -> Path:
     """This engine's run folder (mode 0700), made on first use and inherited by child processes."""
-    known = os.environ.get(_VARIABLE)
-    if known and Path(known).is_dir():
-        return Path(known)
+    folder = known()
+    if folder is not None:
+        return folder
     _remove_stale(Path(tempfile.gettempdir()))
     folder = Path(tempfile.mkdtemp(prefix=f"arcpp-{os.getpid()}-"))
+    _hold(folder)
     os.environ[_VARIABLE] = str(folder)
     if len(os.fsencode(folder)) <= _LONGEST_SOCKET_FOLDER:
         os.environ.setdefault(_SOCKETS, str(folder))
     atexit.register(_remove_at_exit, os.getpid(), folder)
     return folder
+
+
+def _hold(folder: Path) -> None:
+    """Lock the folder for as long as this process lives."""
+    descriptor = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 def remove() -> None:
@@ -63,21 +80,30 @@ def _remove_at_exit(owner: int, folder: Path) -> None:
 
 
 def _remove_stale(temporary: Path) -> None:
-    """Folders of processes that are gone: what a kill -9 of a whole server leaves."""
+    """Folders nobody holds any more: what a kill -9 of a whole server leaves.
+
+    Held or not is the lock's to say: a process id means nothing in another container that
+    shares the temporary directory.
+    """
     for folder in temporary.glob("arcpp-*-*"):
-        match = _OWNED.fullmatch(folder.name)
-        if match is None or _alive(int(match[1])):
+        if _OWNED.fullmatch(folder.name) is None:
             continue
         with contextlib.suppress(OSError):
-            if folder.stat().st_uid == os.getuid() and not folder.is_symlink():
+            mine = folder.stat().st_uid == os.getuid() and not folder.is_symlink()
+            if mine and not _held(folder):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _alive(pid: int) -> bool:
+def _held(folder: Path) -> bool:
+    """Whether a live process holds the folder, or may be about to (no lock file yet)."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return time.time() - folder.stat().st_mtime < _YOUNG_S
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         return True
-    return True
+    finally:
+        os.close(descriptor)
+    return False

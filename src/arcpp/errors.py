@@ -40,7 +40,7 @@ class BadInput(ArcppError):
         shown = repr(value)
         if len(shown) > 200:
             shown = shown[:200] + "..."
-        super().__init__(" ".join(f"{what}: {shown} {right}".split()))
+        super().__init__(f"{_one_line(what)}: {shown} {_one_line(right)}")
 
 
 class BadSize(BadInput):
@@ -132,7 +132,7 @@ class StagesDisagree(ArcppError):
     def __init__(self, what: str, answers: tuple[str, ...], right: str) -> None:
         self.what, self.answers = what, answers
         each = ", ".join(f"stage {index} {answer}" for index, answer in enumerate(answers))
-        super().__init__(f"the stages disagree on {what}: {each}; {right}")
+        super().__init__(_one_line(f"the stages disagree on {what}: {each}; {right}"))
 
 
 class LinkError(ArcppError):
@@ -153,3 +153,7 @@ class DeadlineExceeded(LinkError):
 
 class LinkCorrupt(LinkError):
     """What arrived differs from what was announced (shape, dtype, step or checksum)."""
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

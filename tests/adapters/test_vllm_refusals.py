@@ -46,7 +46,7 @@ TWO = ("--pipeline-parallel-size", "2")
 def test_refused(arguments: tuple[str, ...], env: dict[str, str], wanted: str) -> None:
     server = VllmServer(HYBRID_MODEL, *BASE, *arguments, env=env)
     try:
-        assert server.process.wait(120) == 1
+        assert server.process.wait(300) == 1
         server.note_leftovers()
     finally:
         server.kill()

@@ -41,9 +41,19 @@ class Run:
 
 
 def generate(
-    model: Path, prompts: list[list[int]], max_tokens: int, runs: list[Run], **common: Any
+    model: Path,
+    prompts: list[list[int] | str],
+    max_tokens: int,
+    runs: list[Run],
+    *,
+    log: Path | None = None,
+    **common: Any,
 ) -> dict[str, list[Continuation]]:
-    """Continue ``prompts`` greedily with every engine of ``runs``; see the module."""
+    """Continue ``prompts`` greedily with every engine of ``runs``; see the module.
+
+    A prompt that is text (instead of token ids) comes with a small picture. log: where to keep
+    what the engines printed. common: LLM options of every run.
+    """
     job = {
         "model": str(model),
         "prompts": prompts,
@@ -68,6 +78,8 @@ def generate(
         timeout=800,
         check=False,
     )
+    if log is not None:
+        log.write_text(done.stdout + done.stderr)
     if done.returncode:
         raise RuntimeError(
             f"exit code {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-8000:]}"
@@ -108,7 +120,7 @@ def _main() -> None:
     sampling = SamplingParams(
         temperature=0, max_tokens=job["max_tokens"], ignore_eos=True, logprobs=2
     )
-    prompts = [{"prompt_token_ids": ids} for ids in job["prompts"]]
+    prompts = [_prompt(given) for given in job["prompts"]]
     result = {}
     for run in job["runs"]:
         os.environ.pop(PARTITION, None)
@@ -120,6 +132,15 @@ def _main() -> None:
         del llm, outputs
         gc.collect()
     print("\n" + json.dumps(result), flush=True)
+
+
+def _prompt(given: list[int] | str) -> dict[str, Any]:
+    if not isinstance(given, str):
+        return {"prompt_token_ids": given}
+    from PIL import Image
+
+    picture = Image.radial_gradient("L").resize((64, 64)).convert("RGB")
+    return {"prompt": given, "multi_modal_data": {"image": picture}}
 
 
 def _continuation(output: Any) -> dict[str, Any]:

@@ -47,11 +47,11 @@ def write_qwen3(folder: Path) -> Path:
     return _write(folder, Qwen3ForCausalLM, Qwen3Config(**_SHARED, tie_word_embeddings=False))
 
 
-def write_qwen3_next(folder: Path) -> Path:
+def write_qwen3_next(folder: Path, *, tied: bool = False) -> Path:
     """Qwen3-Next: three Gated DeltaNet layers, one attention layer, twice; 4 experts."""
     from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
 
-    config = Qwen3NextConfig(**_SHARED, **_GATED_DELTA, tie_word_embeddings=False)
+    config = Qwen3NextConfig(**_SHARED, **_GATED_DELTA, tie_word_embeddings=tied)
     return _write(folder, Qwen3NextForCausalLM, config)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,6 +48,7 @@ def _left_by(pid: int | str, folder: Path) -> Path:
     left = folder / f"arcpp-{pid}-abc_1234"
     left.mkdir(mode=0o700)
     (left / "socket").touch()
+    (left / "lock").touch()
     return left
 
 
@@ -70,7 +74,7 @@ def test_it_is_made_once_and_found_by_children(temporary: Path) -> None:
 
 def test_a_folder_that_is_gone_is_made_again() -> None:
     first = run_folder.ensure()
-    first.rmdir()
+    shutil.rmtree(first)
     second = run_folder.ensure()
     assert second.is_dir()
     assert second != first
@@ -115,11 +119,42 @@ def test_folders_of_dead_processes_are_removed(temporary: Path, dead: int) -> No
     assert not left.exists()
 
 
-@pytest.mark.parametrize("pid", [1, os.getpid(), os.getppid()])
-def test_folders_of_live_processes_stay(temporary: Path, pid: int) -> None:
-    left = _left_by(pid, temporary)
+def test_folders_that_are_held_stay_whatever_process_their_name_says(
+    temporary: Path, dead: int
+) -> None:
+    """A process id means nothing in another container that shares the temporary directory."""
+    left = _left_by(dead, temporary)
+    with (left / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run_folder.ensure()
+        assert (left / "socket").exists()
+
+
+def test_folders_about_to_be_held_stay_and_old_ones_go(temporary: Path, dead: int) -> None:
+    young, old = _left_by(dead, temporary), _left_by(dead + 1, temporary)
+    for folder in (young, old):
+        (folder / "lock").unlink()
+    os.utime(old, (1, 1))
     run_folder.ensure()
-    assert (left / "socket").exists()
+    assert young.exists()
+    assert not old.exists()
+
+
+def test_a_folder_is_held_by_its_process_and_let_go_with_it(temporary: Path) -> None:
+    script = "from arcpp_vllm import run_folder; run_folder.ensure(); input()"
+    environment = os.environ | {"TMPDIR": str(temporary)}
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, env=environment
+    ) as other:
+        deadline = time.monotonic() + 60
+        while not (found := [*temporary.glob("arcpp-*/lock")]) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        run_folder.ensure()
+        assert found[0].exists()
+        other.kill()
+    os.environ.pop(VARIABLE)
+    run_folder.ensure()
+    assert not found[0].exists()
 
 
 @pytest.mark.parametrize(

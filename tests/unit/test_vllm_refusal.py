@@ -92,7 +92,6 @@ def test_the_reason_is_the_last_line(tmp_path: Path, program: str, ours: bool) -
         assert "Traceback" in done.stderr
 
 
-@pytest.mark.xfail(reason="a reason that was caught is said of a later, other error", strict=True)
 def test_a_reason_that_was_caught_is_not_said_again(tmp_path: Path) -> None:
     script = """
 try:

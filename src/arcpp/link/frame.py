@@ -157,4 +157,6 @@ def _parse(header: bytes) -> tuple[Frame, int]:
         shape = struct.unpack_from(f"<{dims}Q", header, at)
         at += 8 * dims
         tensors.append(TensorSpec(name, _DTYPES[code], shape))
+    if len({tensor.name for tensor in tensors}) != len(tensors):
+        raise ValueError("two tensors of one name")
     return Frame(step, tuple(tensors)), nbytes

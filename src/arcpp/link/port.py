@@ -53,7 +53,10 @@ class LinkSender(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give back whatever the end holds. Never blocks long, never raises, may be repeated."""
+        """Give back whatever the end holds. Never blocks long, never raises, may be repeated.
+
+        Hops that were sent and not yet received may be lost.
+        """
 
 
 class LinkReceiver(ABC):
