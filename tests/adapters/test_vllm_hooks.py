@@ -16,6 +16,7 @@ from pathlib import Path
 import openai
 import pytest
 
+from tests.support.plugin_packages import install
 from tests.support.vllm_server import HYBRID_MODEL, ROOT, VllmServer
 
 from .conftest import SMALL
@@ -93,3 +94,59 @@ def test_the_trace_says_who_was_asked(server: VllmServer) -> None:
         assert len(asked) >= 2, hook  # by each of two stages
         assert all("asked example" in line for line in asked), asked
     assert any("link_timeout=77.0" in line for line in lines)
+
+
+TWO_MINDS = """
+import os
+from dataclasses import replace
+from arcpp import hookimpl
+from arcpp.planner import make_plan
+@hookimpl
+def arcpp_plan(profile, devices, request):
+    try:
+        os.close(os.open(os.environ["TWO_MINDS"], os.O_CREAT | os.O_EXCL))
+        counts = (2, 6)
+    except FileExistsError:
+        counts = (3, 5)
+    return make_plan(profile, devices, replace(request, partition=counts))
+"""
+
+
+def _refusal(env: dict[str, str], *arguments: str) -> str:
+    """The last line of a server that does not start."""
+    server = VllmServer(HYBRID_MODEL, *SMALL, *arguments, env=env)
+    try:
+        assert server.process.wait(400) == 1
+    finally:
+        server.kill()
+    lines = [line for line in server.text().splitlines() if line.startswith("arcpp: error: ")]
+    assert len(lines) == 1, server.text()[-3000:]
+    assert "Traceback" not in server.text()
+    server.clean_up()
+    return lines[0]
+
+
+def test_stages_that_plan_differently_do_not_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    install(monkeypatch, tmp_path, "arcpp_two_minds", TWO_MINDS)
+    env = {"PYTHONPATH": str(tmp_path / "arcpp-two-minds"), "TWO_MINDS": str(tmp_path / "first")}
+    line = _refusal(env)
+    assert "the stages disagree on the plan: stage 0 " in line
+    assert "2,6 (" in line
+    assert "3,5 (" in line
+
+
+def test_a_broken_plugin_is_named_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    install(
+        monkeypatch, tmp_path, "arcpp_broken", TWO_MINDS.replace("def arcpp_plan", "def arcpp_plam")
+    )
+    line = _refusal({"PYTHONPATH": str(tmp_path / "arcpp-broken")})
+    assert "plugin arcpp-broken 1.2.3: cannot be loaded: there is no hook arcpp_plam" in line
+
+
+def test_a_misspelt_setting_is_named_before_anything_starts() -> None:
+    line = _refusal({}, "--additional-config", '{"arcpp": {"link_timout": 3}}')
+    assert "'link_timout' is no setting of arcpp; did you mean link_timeout?" in line
