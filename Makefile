@@ -3,6 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PYTEST ?=
+SECTIONS ?=
 
 .PHONY: help setup demo test lint bench clean
 help:
@@ -28,7 +29,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 bench: setup
-	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tests.bench $(SECTIONS)
 
 clean:
 	rm -rf $(VENV) .venv-ci .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,22 +1,16 @@
 """KV tokens of six real pairs and four models under three other splits and under arcpp.
 
 Every split is evaluated with the same exact arithmetic (vLLM's newest rules known to arcpp);
-"-" means that it does not fit. Run: python tests/bench/plan_pairs.py
+"-" means that it does not fit.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-
-import planner_models as models  # type: ignore[import-not-found]
 
 from arcpp.devices import Device, DeviceMemory
 from arcpp.errors import DoesNotFit
@@ -24,6 +18,7 @@ from arcpp.partition import Partition, even_split, proportional_split
 from arcpp.planner import PlanRequest, make_plan
 from arcpp.profile import ModelProfile, load_profile
 from arcpp.units import GiB, MiB
+from tests.unit import planner_models as models
 
 A770 = ("A770", int(15.11 * GiB), 560.0)
 B580 = ("B580", 11605 * MiB, 456.0)
@@ -85,17 +80,17 @@ def tokens(
         return 0
 
 
-def main() -> None:
+def table() -> list[str]:
+    """The table as markdown lines."""
     request = PlanRequest(kv_cache_dtype="fp8", dtype="float16", max_num_seqs=16)
-    print("| cards | model | even | balanced | by memory | arcpp | split | over the best other |")
-    print("|---|---|---|---|---|---|---|---|")
+    lines = [
+        "| cards | model | even | balanced | by memory | arcpp | split | over the best other |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
     for pair, cards in PAIRS.items():
         for label, (name, weights) in MODELS.items():
-            with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder) / "config.json"
-                path.write_text(json.dumps(getattr(models, name)), encoding="utf-8")
-                profile = load_profile(path, weights_dtype=weights, dtype="float16")
-            here, layers = devices(cards), len(profile.layers)
+            profile, here = profile_of(name, weights), devices(cards)
+            layers = len(profile.layers)
             others = [
                 tokens(profile, here, request, split)
                 for split in (
@@ -111,18 +106,13 @@ def main() -> None:
                 ours, split = 0, "-"
             ratio = f"{ours / max(others):.2f}" if max(others) else ("only" if ours else "-")
             shown = [f"{value:,}" if value else "-" for value in (*others, ours)]
-            print(f"| {pair} | {label} | {' | '.join(shown)} | {split} | {ratio} |")
-    deep = replace_layers(profile, 128)
-    eight = devices([B70, B580, A770, B60] * 2)
-    begin = time.perf_counter()
-    make_plan(deep, eight, request)
-    print(f"\n128 layers on 8 devices: {(time.perf_counter() - begin) * 1000:.0f} ms")
+            lines.append(f"| {pair} | {label} | {' | '.join(shown)} | {split} | {ratio} |")
+    return lines
 
 
-def replace_layers(profile: ModelProfile, count: int) -> ModelProfile:
-    """``profile`` with its first layer ``count`` times."""
-    return replace(profile, layers=(profile.layers[0],) * count)
-
-
-if __name__ == "__main__":
-    main()
+def profile_of(name: str, weights: str) -> ModelProfile:
+    """Profile of the config called ``name`` in tests/unit/planner_models.py."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.json"
+        path.write_text(json.dumps(getattr(models, name)), encoding="utf-8")
+        return load_profile(path, weights_dtype=weights, dtype="float16")
