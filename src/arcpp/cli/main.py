@@ -10,6 +10,7 @@ import click
 from arcpp._version import __version__
 from arcpp.errors import ArcppError, DoesNotFit
 
+from .doctor import doctor_command
 from .plan import plan_command
 from .plugins import plugins_command
 
@@ -22,6 +23,7 @@ def commands() -> None:
     """Serve a model too big for one Intel Arc card across several, through vLLM or OVMS."""
 
 
+commands.add_command(doctor_command)
 commands.add_command(plan_command)
 commands.add_command(plugins_command)
 
