@@ -7,6 +7,8 @@ because vLLM names worker classes by string and builds them in another process.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from vllm.logger import init_logger
@@ -39,16 +41,13 @@ class ArcppWorker(_Base):
 
     def load_model(self, **kwargs: Any) -> None:
         """Agree on the partition from memory measured on every stage, then load these layers."""
-        try:
+        with self._refusing():
             self._plan = stage_plan.agree(self)
-        except ArcppError as error:
-            if isinstance(error, DoesNotFit) and self.rank == 0:
-                logger.error("arcpp: nothing fits; at the least\n%s", needs_text(error.needs))
-            refusal.refuse(error)
         started = time.monotonic()
         super().load_model(**kwargs)
         given_back = duplicates.drop(self)
-        self._link = transport.install(self)
+        with self._refusing():
+            self._link = transport.install(self)
         shims.allocate_intermediate_tensors(self)
         logger.info(
             "arcpp: stage %d loaded in %.1f s%s",
@@ -56,6 +55,16 @@ class ArcppWorker(_Base):
             time.monotonic() - started,
             "".join(f", gave back {role} ({size} bytes)" for role, size in given_back.items()),
         )
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Within: what arcpp raises on purpose ends this stage with one line, not a trace."""
+        try:
+            yield
+        except ArcppError as error:
+            if isinstance(error, DoesNotFit) and self.rank == 0:
+                logger.error("arcpp: nothing fits; at the least\n%s", needs_text(error.needs))
+            refusal.refuse(error)
 
     def get_kv_cache_spec(self) -> dict[str, Any]:
         """The base's, after a stage without attention took over the others' block sizes."""
