@@ -44,14 +44,17 @@ def check_memory_queries() -> None:
     torch.accelerator.get_memory_info = _checked(original)  # type: ignore[assignment]
 
 
-def measure(device: Any, total: int, free: int) -> tuple[DeviceMemory, Verdict]:
+def measure(
+    device: Any, total: int, free: int, declared: Reading | None = None
+) -> tuple[DeviceMemory, Verdict]:
     """Memory of ``device`` to plan with, from the host's own (total, free) and other sources.
 
     Bytes. The reserve is that of a card which drives a monitor. When the figure is doubtful (all
     of it free, or no source gave one) a trial allocation checks it first. Never raises for a
     source's sake: the worst case is the total less what torch holds here. Only for accelerators.
+    declared: what the user says (source :data:`arcpp.probe.DECLARED`); it wins.
     """
-    measured = measure_device(device, host_reading(int(total), int(free)))
+    measured = measure_device(device, host_reading(int(total), int(free)), declared)
     verdict = measured.verdict
     if (
         verdict.memory is None

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.support.fake_intel import Card, FakePyzes, fake_sysfs, fake_torch
 
-from arcpp.probe import Trial
+from arcpp.probe import DECLARED, Reading, Trial
 from arcpp.probe.choose import DISPLAY_RESERVE
 from arcpp.units import GiB
 
@@ -152,3 +152,9 @@ def test_the_check_does_not_ask_itself(adapter: Any) -> None:
     adapter.module.check_memory_queries()
     adapter.torch.accelerator.get_memory_info(0)
     assert len(asked) == 2  # once for vLLM, once as a source
+
+
+def test_what_the_user_declares_wins(adapter: Any) -> None:
+    declared = Reading(DECLARED, 12 * GiB, 8 * GiB)
+    memory, _ = adapter.module.measure(Place(), 12 * GiB, 11 * GiB, declared)
+    assert (memory.free, memory.source) == (8 * GiB, "declared")

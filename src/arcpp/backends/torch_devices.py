@@ -109,6 +109,7 @@ def trial_allocation(device: Any, size: int, *, chunk: int = _CHUNK) -> Trial:
 
     A refused chunk is halved and tried again, so that a limit on single allocations does not
     look like missing memory. Never raises for the device's sake: the reason is in the result.
+    It cannot show memory that a driver takes from others by moving it to the host (xe may).
     """
     import torch
 
