@@ -74,6 +74,10 @@ EXECUTION = (
         ("kv_cache_config",),
     ),
     Internal(
+        "vllm.utils.mem_utils:MemorySnapshot.measure",
+        "relied on: the device memory a worker starts from (an accelerator's init_snapshot)",
+    ),
+    Internal(
         "vllm.v1.worker.gpu_worker:AsyncIntermediateTensors",
         "relied on: runs the receive when the model first asks for the tensors",
         ("tensors", "comm_handles", "comm_postprocess"),

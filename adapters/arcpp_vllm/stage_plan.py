@@ -14,18 +14,17 @@ import psutil
 from vllm.logger import init_logger
 from vllm.platforms import current_platform
 
-from arcpp.devices import Device, DeviceMemory
-from arcpp.errors import BadInput, HostMismatch, UnknownModel
+from arcpp.errors import HostMismatch, UnknownModel
 from arcpp.hooks import Hooks, check_same_plan, hooks_for, plan_fact
 from arcpp.partition import parse_partition
 from arcpp.planner import Plan, PlanRequest
 from arcpp.report import plan_text
 from arcpp.settings import Settings, from_additional_config
-from arcpp.units import format_gib
 
 from . import duplicates, model_files
 from .compat import SUPPORTED, vllm_version
 from .exchange import gather
+from .measure import devices_of, measure, utilization
 from .scope import PARTITION_VARIABLE
 
 logger = init_logger("vllm.arcpp.plan")
@@ -61,12 +60,7 @@ def settings_of(worker: Any) -> Settings:
 
 def _planned(worker: Any, hooks: Hooks, memories: list[dict[str, Any]]) -> Plan | None:
     """The plan for what all stages measured; None and raises as agree()."""
-    devices = _shared_alike(
-        [
-            Device(seen["device"], DeviceMemory(seen["total"], seen["free"], source=seen["source"]))
-            for seen in memories
-        ]
-    )
+    devices = devices_of(memories, hooks.settings.reserve)
     stages = worker.parallel_config.pipeline_parallel_size
     given = os.environ.get(PARTITION_VARIABLE)
     reserves = hooks.settings.reserves_on(devices)
@@ -85,32 +79,6 @@ def _planned(worker: Any, hooks: Hooks, memories: list[dict[str, Any]]) -> Plan 
     request = _request(worker, given, memories)
     request = replace(request, margin=hooks.settings.margin, reserves=reserves)
     return hooks.plan(profile, devices, request)
-
-
-def measure(worker: Any) -> dict[str, Any]:
-    """This stage's device and its memory in bytes, as the host's own worker measured it.
-
-    used: what this process holds already and vLLM counts against the device's budget.
-    """
-    if current_platform.is_cpu():
-        from vllm.utils.cpu_resource_utils import get_allowed_cpu_list, get_memory_node_info
-
-        node = get_allowed_cpu_list()[0].numa_node
-        info = get_memory_node_info(node)
-        name, total, free = f"cpu:{node}", info.total_memory, info.available_memory
-        used, source = psutil.Process().memory_info().rss, "memory node"
-    else:
-        snapshot = worker.init_snapshot
-        name, total, free = str(worker.device), snapshot.total_memory, snapshot.free_memory
-        used, source = 0, "vLLM's memory snapshot"
-    # More free than there is: memory that was added since the node's total was counted.
-    return {
-        "device": name,
-        "total": int(total),
-        "free": int(min(free, total)),
-        "used": int(used),
-        "source": source,
-    }
 
 
 def share_of(plan: Plan | None, rank: int, measured: int) -> int:
@@ -132,19 +100,6 @@ def layer_range(plan: Plan | None, rank: int) -> str:
     if plan is None:
         return "as set by hand"
     return f"[{plan.stages[rank].low}, {plan.stages[rank].high})"
-
-
-def _shared_alike(devices: list[Device]) -> list[Device]:
-    """Stages on one device measured it at different moments: give them all the smallest figures."""
-    least: dict[str, DeviceMemory] = {}
-    for device in devices:
-        seen = least.setdefault(device.name, device.memory)
-        least[device.name] = DeviceMemory(
-            min(seen.total, device.memory.total),
-            min(seen.free, device.memory.free),
-            source=seen.source,
-        )
-    return [Device(device.name, least[device.name]) for device in devices]
 
 
 def _leave_free(worker: Any, settings: Settings, plan: Plan) -> None:
@@ -169,25 +124,6 @@ def _leave_free(worker: Any, settings: Settings, plan: Plan) -> None:
         setattr(worker, name, limit)
 
 
-def _utilization(worker: Any, memories: list[dict[str, Any]]) -> float:
-    """The host's fraction of a device, less what the stages' own processes take of it.
-
-    Only on the CPU, where vLLM counts a worker's whole resident memory against its fraction.
-    """
-    fraction = float(worker.cache_config.gpu_memory_utilization)
-    used, total = sum(seen["used"] for seen in memories), memories[0]["total"]
-    if used and worker.cache_config.kv_cache_memory_bytes is None:
-        if used >= fraction * total:
-            raise BadInput(
-                "--gpu-memory-utilization",
-                fraction,
-                f"of {format_gib(total)} GiB is taken up by the processes of "
-                f"{len(memories)} stages alone ({format_gib(used)} GiB): raise it",
-            )
-        fraction -= used / total
-    return fraction
-
-
 def _request(worker: Any, given: str | None, memories: list[dict[str, Any]]) -> PlanRequest:
     """What this vLLM will run with, in the planner's terms."""
     model, cache, scheduler = worker.model_config, worker.cache_config, worker.scheduler_config
@@ -198,7 +134,7 @@ def _request(worker: Any, given: str | None, memories: list[dict[str, Any]]) -> 
         version=vllm_version(),
         partition=None if given is None else parse_partition(given, PARTITION_VARIABLE).counts,
         kv_memory=None if kv_memory is None else (int(kv_memory),),
-        gpu_memory_utilization=_utilization(worker, memories),
+        gpu_memory_utilization=utilization(cache, memories),
         block_size=cache.block_size if cache.user_specified_block_size else None,
         mamba_cache_mode=cache.mamba_cache_mode,
         max_model_len="auto" if automatic else model.max_model_len,

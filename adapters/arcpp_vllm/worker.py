@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from vllm.logger import init_logger
+from vllm.platforms import current_platform
 from vllm.utils.import_utils import resolve_obj_by_qualname
 
 from arcpp.errors import ArcppError, DoesNotFit
@@ -19,7 +20,7 @@ from arcpp.planner import Plan
 from arcpp.report import needs_text
 from arcpp.units import format_gib
 
-from . import base_worker, duplicates, orphans, refusal, shims, stage_plan, transport
+from . import base_worker, device_memory, duplicates, orphans, refusal, shims, stage_plan, transport
 
 logger = init_logger("vllm.arcpp.worker")
 
@@ -36,6 +37,8 @@ class ArcppWorker(_Base):
         """The base's, without warming up a device collective that no stage will use."""
         orphans.watch_parent(lambda: None)
         shims.keep_to_loopback()
+        if not current_platform.is_cpu():
+            device_memory.check_memory_queries()
         with shims.no_device_collectives():
             super().init_device()
 
