@@ -5,9 +5,10 @@ BIN    := $(VENV)/bin
 PYTEST ?=
 SECTIONS ?=
 
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo demo-instruct test lint bench clean
 help:
 	@echo "make demo   serve the bundled hybrid model through vLLM on two CPU stages and ask it"
+	@echo "make demo-instruct   the same with a real instruct model (fetches about 100 MB)"
 	@echo "make test   lint, types, layers, docs checks and all tests (30 to 60 minutes on two cores)"
 	@echo "make lint   the part of it that takes seconds"
 	@echo "make bench  measure, and rewrite docs/benchmarks.md"
@@ -18,6 +19,9 @@ setup:
 
 demo: setup
 	@$(BIN)/python -m tests.demo.vllm_demo
+
+demo-instruct: setup
+	@$(BIN)/python -m tests.demo.instruct_demo
 
 test: lint
 	$(BIN)/python -m pytest $(PYTEST)

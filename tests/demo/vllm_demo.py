@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import openai
 from rich.console import Console
@@ -28,12 +30,15 @@ _LOG_PREFIX = re.compile(r"^(\(.*?\) )?[A-Z]+ \d\d-\d\d [\d:]+ \[[^\]]+\] ?")
 
 
 def main() -> int:
-    """Run the demonstration; exit code."""
+    """The bundled model; exit code."""
+    return run(HYBRID_MODEL, ARGUMENTS, _ask)
+
+
+def run(model: Path, arguments: Sequence[str], ask: Callable[[Console, VllmServer], None]) -> int:
+    """Serve ``model``, let ``ask`` talk to it, show plan and stages, stop; exit code."""
     console = Console()
-    with console.status("starting vLLM on two stages") as status:
-        server = VllmServer(
-            HYBRID_MODEL, *ARGUMENTS, on_wait=lambda text: status.update(_progress(text))
-        )
+    with console.status("starting vLLM") as status:
+        server = VllmServer(model, *arguments, on_wait=lambda text: status.update(_progress(text)))
         shown = shlex.join(["vllm", *server.command[1:]]).replace(f"{ROOT}/", "")
         console.print(f"[bold]$[/bold] {shown}", highlight=False, soft_wrap=True)
         try:
@@ -43,7 +48,7 @@ def main() -> int:
             console.print(f"the server did not start: {error}", markup=False)
             return 1
     try:
-        _ask(console, server)
+        ask(console, server)
         _show_plan(console, server.text())
     finally:
         with console.status("stopping"):
@@ -89,7 +94,7 @@ def _show_plan(console: Console, log: str) -> None:
 def _progress(log: str) -> str:
     lines = [line for line in log.splitlines() if _LOG_PREFIX.match(line)]
     last = _LOG_PREFIX.sub("", lines[-1])[:90] if lines else "importing"
-    return f"starting vLLM on two stages: {last}".replace("[", "\\[")
+    return f"starting vLLM: {last}".replace("[", "\\[")
 
 
 if __name__ == "__main__":
