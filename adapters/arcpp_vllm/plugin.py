@@ -12,7 +12,9 @@ Why wrapping: vLLM's argument check refuses every executor name it does not know
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from arcpp.errors import ArcppError
@@ -26,12 +28,27 @@ _MARK = "_arcpp_wrapped"
 
 def register() -> None:
     """Wrap what is imported in this process; no effect on any other executor."""
+    if _asked_on_command_line(sys.argv) and multiprocessing.parent_process() is None:
+        from . import refusal
+
+        refusal.end_with_reason()
     arg_utils = sys.modules.get("vllm.engine.arg_utils")
     if arg_utils is not None:
         _wrap(getattr(arg_utils, "EngineArgs", None), "create_engine_config", _creating_config)
     abstract = sys.modules.get("vllm.v1.executor.abstract")
     if abstract is not None:
         _wrap(getattr(abstract, "Executor", None), "get_class", _getting_class, static=True)
+
+
+def _asked_on_command_line(arguments: Sequence[str]) -> bool:
+    """Whether ``vllm ... --distributed-executor-backend arcpp`` was typed."""
+    option = "--distributed-executor-backend"
+    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
+    return any(
+        (name == option and is_ours(value))
+        or (name.startswith(f"{option}=") and is_ours(name.partition("=")[2]))
+        for name, value in pairs
+    )
 
 
 def is_ours(backend: object) -> bool:

@@ -9,6 +9,7 @@ itself: any other exception is shown as vLLM shows it.
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import sys
 from pathlib import Path
@@ -91,14 +92,31 @@ def end_with_reason() -> None:
 
 
 def _reason_in(value: BaseException | None) -> str | None:
-    """The reason behind an uncaught exception: an ArcppError in its chain of causes, or what a
-    child process left when vLLM says that its engine did not start."""
+    """The reason behind an uncaught exception: an ArcppError in its chain of causes, what the
+    machine refused (a port in use, no permission, no space), or what a child process left when
+    vLLM says that its engine did not start."""
     while value is not None:
         if isinstance(value, ArcppError):
             return str(value)
+        told = _told_by_others(value)
+        if told is not None:
+            return told
         if _ENGINE_DID_NOT_START in str(value):
             return left()
         value = value.__cause__ or (None if value.__suppress_context__ else value.__context__)
+    return None
+
+
+def _told_by_others(value: BaseException) -> str | None:
+    """One line for what the machine or the model hub refused, or None."""
+    if type(value).__module__.partition(".")[0] == "huggingface_hub":
+        return f"model: {' '.join(str(value).split())}"
+    if not isinstance(value, OSError):
+        return None
+    if value.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
+        return f"{value.strerror}: choose another --port or --host"
+    if value.errno in (errno.EACCES, errno.ENOSPC):
+        return f"{value.strerror}{f': {value.filename}' if value.filename else ''}"
     return None
 
 

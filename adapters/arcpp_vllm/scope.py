@@ -7,9 +7,10 @@ configurations that never were arguments.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
-from arcpp.errors import BadInput, HostMismatch
+from arcpp.errors import BadInput, BadModel, HostMismatch
 from arcpp.partition import check_partition, parse_partition
 
 from . import compat
@@ -41,6 +42,7 @@ def check_arguments(engine_args: Any) -> None:
             missing = (f"EngineArgs.{name} is gone",)
             raise HostMismatch("vLLM", compat.vllm_version(), missing, compat.SUPPORTED)
     _check_settings(engine_args)
+    _check_model(getattr(engine_args, "model", None))
     _check_sizes(engine_args)
     _check_features(engine_args, engine_args.pipeline_parallel_size)
     if engine_args.async_scheduling:
@@ -52,6 +54,22 @@ def check_arguments(engine_args: Any) -> None:
             os.environ[V2_RUNNER_VARIABLE],
             "is not supported: unset it or set it to 0",
         )
+
+
+def _check_model(model: str | None) -> None:
+    """Refuse a folder that holds no model. A name that is no path is left to the hub."""
+    if not model:
+        return
+    path = Path(model)
+    if not path.exists():
+        if path.is_absolute() or model.startswith("."):
+            raise BadModel("model", model, "does not exist: give a folder or a hub name")
+        return
+    config = path / "config.json"
+    if path.is_dir() and not config.exists():
+        raise BadModel("model", model, "has no config.json")
+    if path.is_dir() and not os.access(config, os.R_OK):
+        raise BadModel("model", str(config), "may not be read by this user")
 
 
 def _check_settings(engine_args: Any) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import socket
+from pathlib import Path
+
 import pytest
 
 from tests.support.vllm_server import HYBRID_MODEL, VllmServer
@@ -59,3 +63,46 @@ def test_refused(arguments: tuple[str, ...], env: dict[str, str], wanted: str) -
     assert "Traceback" not in server.text()
     assert not server.left, server.left
     server.clean_up()
+
+
+def _refused_for(model: Path | str, *arguments: str) -> str:
+    """The one line with which a server for ``model`` is refused."""
+    server = VllmServer(model, *BASE, *TWO, "--gpu-memory-utilization", "0.3", *arguments)
+    try:
+        assert server.process.wait(300) == 1
+        server.note_leftovers()
+    finally:
+        server.kill()
+    ours = [line for line in server.text().splitlines() if line.startswith("arcpp: error: ")]
+    assert len(ours) == 1, server.text()[-3000:]
+    assert "Traceback" not in server.text()
+    assert not server.left, server.left
+    server.clean_up()
+    return ours[0]
+
+
+def test_a_folder_without_a_model(tmp_path: Path) -> None:
+    assert _refused_for(tmp_path).endswith("has no config.json")
+
+
+def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
+    assert "arcpp: error: model: " in _refused_for(tmp_path / "nothing")
+
+
+def test_truncated_weights(tmp_path: Path) -> None:
+    shutil.copytree(HYBRID_MODEL, tmp_path / "cut")
+    weights = tmp_path / "cut" / "model.safetensors"
+    with weights.open("r+b") as file:
+        file.truncate(1_000_000)
+    line = _refused_for(tmp_path / "cut")
+    assert "model.safetensors" in line
+    assert "beyond" in line
+
+
+def test_a_port_in_use() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        line = _refused_for(HYBRID_MODEL, "--port", port)
+    assert line == "arcpp: error: Address already in use: choose another --port or --host"

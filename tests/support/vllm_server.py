@@ -43,7 +43,7 @@ class VllmServer:
 
     def __init__(
         self,
-        model: Path,
+        model: Path | str,
         *arguments: str,
         env: dict[str, str] | None = None,
         start_timeout: float = 600,
