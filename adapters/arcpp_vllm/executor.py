@@ -21,7 +21,7 @@ class ArcppExecutor(MultiprocExecutor):
 
     def _init_executor(self) -> None:
         refusal.clear()
-        orphans.watch_parent(run_folder.remove, signum=signal.SIGTERM)
+        _watch_parent()
         try:
             compat.require(compat.EXECUTION)
             scope.check_config(self.vllm_config)
@@ -33,8 +33,8 @@ class ArcppExecutor(MultiprocExecutor):
         if self.parallel_config.worker_cls != _WORKER:
             base_worker.remember(self.parallel_config.worker_cls)
             self.parallel_config.worker_cls = _WORKER
-        shims.let_cpu_stages_share_cores(self.parallel_config.world_size)
-        with run_folder.temporary_files_here():
+        stages = self.parallel_config.world_size
+        with shims.cpu_stages_share_cores(stages), run_folder.temporary_files_here():
             super()._init_executor()
 
     def shutdown(self) -> None:
@@ -60,3 +60,13 @@ class ArcppExecutor(MultiprocExecutor):
     def supports_async_scheduling(cls) -> bool:
         """False: with several stages, text was reported corrupted on the V1 runner."""
         return False
+
+
+def _watch_parent() -> None:
+    orphans.watch_parent(run_folder.remove, signum=signal.SIGTERM)
+
+
+# A spawned engine or worker imports this module while it unpickles its configuration, before it
+# waits minutes for a handshake with a process that may be dead by then. A forked one starts to
+# watch in _init_executor or init_device.
+_watch_parent()

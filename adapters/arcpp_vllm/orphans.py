@@ -15,19 +15,23 @@ from collections.abc import Callable
 
 _GRACE_S = 15.0
 _LOOK_S = 0.5
+_THREAD = "arcpp-parent-watch"
 
 
 def watch_parent(last_words: Callable[[], None], *, signum: int | None = None) -> None:
     """When this process's parent dies: send ourselves ``signum``, and after a grace period leave.
 
     last_words runs at the very end, in the watching thread. No effect in a process that was not
-    started by multiprocessing (an in-process engine belongs to its caller).
+    started by multiprocessing (an in-process engine belongs to its caller), nor the second time.
     """
-    parent = multiprocessing.parent_process()
-    if parent is None:
+    if multiprocessing.parent_process() is None and not _being_spawned():
+        return
+    if any(thread.name == _THREAD for thread in threading.enumerate()):
         return
 
     def watch() -> None:
+        while (parent := multiprocessing.parent_process()) is None:
+            time.sleep(_LOOK_S)
         while not multiprocessing.connection.wait([parent.sentinel], _LOOK_S):
             if parent_gone():
                 break
@@ -39,7 +43,25 @@ def watch_parent(last_words: Callable[[], None], *, signum: int | None = None) -
         last_words()
         os._exit(1)
 
-    threading.Thread(target=watch, daemon=True, name="arcpp-parent-watch").start()
+    threading.Thread(target=watch, daemon=True, name=_THREAD).start()
+
+
+def _being_spawned() -> bool:
+    """Whether this process still unpickles what multiprocessing spawned it for.
+
+    Until it has, parent_process() is None; the mark is the one multiprocessing.spawn goes by.
+    """
+    return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
+
+
+def leave_if_orphaned() -> None:
+    """Leave now if the parent is gone: the last chance before a call that keeps the GIL.
+
+    torch's FileStore retries for 300 s without giving it up when the folder of its file was
+    removed with the server (torch 2.13), and no thread of this process runs meanwhile.
+    """
+    if parent_gone():
+        raise SystemExit(1)
 
 
 def parent_gone() -> bool:

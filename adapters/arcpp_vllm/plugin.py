@@ -24,6 +24,10 @@ from . import compat, run_folder, scope
 NAME = "arcpp"
 _DOTTED = ("arcpp_vllm.ArcppExecutor", "arcpp_vllm.executor.ArcppExecutor")
 _MARK = "_arcpp_wrapped"
+_API_SERVERS = (
+    "vllm.entrypoints.launchers.api_server.entry",  # 0.32
+    "vllm.entrypoints.openai.api_server",  # before
+)
 
 
 def register() -> None:
@@ -92,12 +96,21 @@ def _creating_config(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any
         self.distributed_executor_backend = resolve(self.distributed_executor_backend)
         scope.check_arguments(self)
         run_folder.ensure()
+        _bound_shutdown(self)
         config = original(self, *args, **kwargs)
         scope.check_partition_of(config)
     except ArcppError as error:
         # ValueError is what vLLM raises for arguments; its callers know how to show it.
         raise ValueError(f"arcpp: {error}") from error
     return config
+
+
+def _bound_shutdown(engine_args: Any) -> None:
+    """Only in a process that is an API server: other programs' uvicorn is their own."""
+    if any(name in sys.modules for name in _API_SERVERS):
+        from . import serving
+
+        serving.bound_shutdown(getattr(engine_args, "shutdown_timeout", 0) or 0)
 
 
 def _getting_class(original: Any, *args: Any, **kwargs: Any) -> Any:

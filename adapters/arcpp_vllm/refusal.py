@@ -25,6 +25,7 @@ from . import run_folder
 logger = init_logger("vllm.arcpp")
 
 _FILE = "refusal.txt"
+_NO_SHARED_MEMORY = "Insufficient space in /dev/shm"  # vLLM's message queues
 _ENGINE_DID_NOT_START = "Engine core initialization failed"  # vllm/v1/engine/utils.py
 
 
@@ -59,12 +60,14 @@ def pass_on(error: BaseException) -> NoReturn:
     ValueError, which that user can catch.
     """
     reason = left() or (str(error) if isinstance(error, ArcppError) else None)
+    if reason is None and _NO_SHARED_MEMORY in str(error):  # in a container's 64 MB, say
+        reason = f"{' '.join(str(error).split())} (docker run --shm-size 1g)"
     if reason is None:
         raise error
     if multiprocessing.parent_process() is None:
         clear()  # whoever catches this has heard it
         raise ValueError(f"arcpp: {reason}") from error
-    if left() is None and isinstance(error, ArcppError):
+    if left() is None:
         _file().write_text(reason, encoding="utf-8")
     logger.error("arcpp: %s", reason)
     raise SystemExit(1)

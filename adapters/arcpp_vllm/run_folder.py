@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
+import multiprocessing
 import os
 import re
 import shutil
@@ -28,9 +29,16 @@ _LONGEST_SOCKET_FOLDER = 107 - 1 - 36  # bytes: sun_path, less "/" and vLLM's uu
 
 
 def known() -> Path | None:
-    """This engine's run folder if it was made already, here or in a parent process."""
-    folder = os.environ.get(_VARIABLE)
-    return Path(folder) if folder and Path(folder).is_dir() else None
+    """This engine's run folder if it was made already, by this process or for it by its parent.
+
+    A program started by one that used arcpp inherits the variable too, and is another engine.
+    """
+    given = os.environ.get(_VARIABLE)
+    match = _OWNED.fullmatch(Path(given).name) if given else None
+    if given is None or match is None or not Path(given).is_dir():
+        return None
+    ours = int(match[1]) == os.getpid() or multiprocessing.parent_process() is not None
+    return Path(given) if ours else None
 
 
 def ensure() -> Path:
@@ -38,14 +46,29 @@ def ensure() -> Path:
     folder = known()
     if folder is not None:
         return folder
-    _remove_stale(Path(tempfile.gettempdir()))
-    folder = Path(tempfile.mkdtemp(prefix=f"arcpp-{os.getpid()}-"))
+    root = _root()
+    _remove_stale(root)
+    folder = Path(tempfile.mkdtemp(prefix=f"arcpp-{os.getpid()}-", dir=root))
     _hold(folder)
+    inherited = os.environ.get(_VARIABLE)
     os.environ[_VARIABLE] = str(folder)
-    if len(os.fsencode(folder)) <= _LONGEST_SOCKET_FOLDER:
-        os.environ.setdefault(_SOCKETS, str(folder))
+    if os.environ.get(_SOCKETS) in (None, inherited) and _takes_sockets(folder):
+        os.environ[_SOCKETS] = str(folder)
     atexit.register(_remove_at_exit, os.getpid(), folder)
     return folder
+
+
+def _root() -> Path:
+    """The temporary directory, or /tmp where that is too long a path for sockets."""
+    usual, short = Path(tempfile.gettempdir()), Path("/tmp")  # noqa: S108 (mkdtemp makes it ours)
+    longest = f"arcpp-{os.getpid()}-12345678"
+    if _takes_sockets(usual / longest) or not os.access(short, os.W_OK):
+        return usual
+    return short
+
+
+def _takes_sockets(folder: Path) -> bool:
+    return len(os.fsencode(folder)) <= _LONGEST_SOCKET_FOLDER
 
 
 def _hold(folder: Path) -> None:
@@ -64,8 +87,10 @@ def remove() -> None:
 @contextlib.contextmanager
 def temporary_files_here() -> Iterator[None]:
     """Let ``tempfile`` use the run folder for a while (vLLM's rendezvous file)."""
-    before = tempfile.tempdir
-    tempfile.tempdir = str(ensure())
+    before, folder = tempfile.tempdir, ensure()
+    # vLLM's sockets follow tempfile where no folder was chosen for them.
+    os.environ.setdefault(_SOCKETS, tempfile.gettempdir())
+    tempfile.tempdir = str(folder)
     try:
         yield
     finally:

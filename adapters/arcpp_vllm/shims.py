@@ -13,6 +13,7 @@ from vllm.platforms import current_platform
 
 from .exchange import gather
 
+_CPU_BINDING, _CPU_THREADS = "VLLM_CPU_OMP_THREADS_BIND", "OMP_NUM_THREADS"
 # What Platform.update_block_size_for_backend may set on a stage that has attention layers.
 _BLOCK_SIZE_FIELDS = ("block_size", "mamba_block_size", "mamba_page_size_padded")
 
@@ -123,21 +124,30 @@ def skip_state_copies_without_state(worker: Any) -> None:
         cache_config.mamba_cache_mode = "none"
 
 
-def let_cpu_stages_share_cores(stages: int) -> None:
-    """On a CPU host, split the cores among several stages unless the user bound them.
+@contextmanager
+def cpu_stages_share_cores(stages: int) -> Iterator[None]:
+    """On a CPU host, split the cores among the stages started within, unless the user bound them.
 
     Symptoms (ompmultiprocessing, 0.32.0): "Not enough allowed NUMA nodes to bind threads of 2
     local CPUWorkers" at start on any machine with fewer memory nodes than stages; with binding
     off, every stage starts a thread per core and they spin against each other (bundled model,
     two stages on two cores: 28 s for what takes 8 s with one thread each). Runs in the
-    executor's process, before workers start and import torch.
+    executor's process; the stages inherit the variables, which are put back afterwards.
     """
     if not current_platform.is_cpu() or stages == 1:
+        yield
         return
-    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-    if os.environ["VLLM_CPU_OMP_THREADS_BIND"] == "nobind":
+    before = {name: os.environ.get(name) for name in (_CPU_BINDING, _CPU_THREADS)}
+    os.environ.setdefault(_CPU_BINDING, "nobind")
+    if os.environ[_CPU_BINDING] == "nobind":
         cores = len(os.sched_getaffinity(0))
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // stages)))
+        os.environ.setdefault(_CPU_THREADS, str(max(1, cores // stages)))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
 
 
 def cache_tensors(caches: Any) -> Iterator[torch.Tensor]:

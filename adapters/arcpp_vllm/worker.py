@@ -36,6 +36,7 @@ class ArcppWorker(_Base):
     def init_device(self) -> None:
         """The base's, without warming up a device collective that no stage will use."""
         orphans.watch_parent(lambda: None)
+        orphans.leave_if_orphaned()
         shims.keep_to_loopback()
         if not current_platform.is_cpu():
             device_memory.check_memory_queries()

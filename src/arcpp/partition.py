@@ -57,7 +57,10 @@ def parse_partition(text: str, what: str = "--partition") -> Partition:
     """Partition written as ``60,4``. Raises BadInput, with ``what`` as the option's name."""
     if not _COUNTS.fullmatch(text.strip()):
         raise BadInput(what, text, "is not layers per stage, such as 60,4")
-    return Partition(tuple(int(count) for count in text.strip().split(",")))
+    counts = tuple(int(count) for count in text.strip().split(","))
+    if 0 in counts:
+        raise BadInput(what, text, "leaves a stage without layers")
+    return Partition(counts)
 
 
 def check_partition(

@@ -69,5 +69,5 @@ def listening(session: int) -> set[str]:
 
 
 def _matters(path: Path) -> bool:
-    """Folders that caches of other libraries keep are not ours to judge; files and sockets are."""
-    return not path.is_dir()
+    """Caches that other libraries keep are not ours to judge; files and sockets are."""
+    return not path.is_dir() and not any(part.startswith("torchinductor_") for part in path.parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import multiprocessing
 import os
 import shutil
 import stat
@@ -63,13 +64,26 @@ def test_it_is_made_once_and_found_by_children(temporary: Path) -> None:
     folder = run_folder.ensure()
     assert run_folder.ensure() == folder
     assert os.environ[VARIABLE] == os.environ[SOCKETS] == str(folder)
-    script = "from arcpp_vllm import run_folder; print(run_folder.ensure())"
-    child = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert child.stdout.strip() == str(folder)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(run_folder.ensure) == folder
     assert folder.is_dir(), "a child removed its parent's folder when it ended"
     assert list(temporary.iterdir()) == [folder]
+
+
+def test_a_program_started_by_one_that_used_arcpp_has_its_own(temporary: Path) -> None:
+    folder = run_folder.ensure()
+    script = (
+        "import os; from arcpp_vllm import run_folder; "
+        f"print(run_folder.ensure(), os.environ[{SOCKETS!r}])"
+    )
+    environment = os.environ | {"TMPDIR": str(temporary)}
+    other = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment
+    )
+    theirs, sockets = other.stdout.split()
+    assert theirs == sockets != str(folder)
+    assert not Path(theirs).exists(), "it goes with its process"
+    assert folder.is_dir()
 
 
 def test_a_folder_that_is_gone_is_made_again() -> None:
@@ -87,15 +101,21 @@ def test_sockets_stay_where_the_user_wants_them(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("length", [40, 48, 49, 50, 51, 60, 100])
-def test_sockets_go_there_only_when_their_paths_are_short_enough(
+def test_sockets_always_have_a_folder_with_a_path_short_enough(
     temporary: Path, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = temporary / ("x" * (length - len(str(temporary)) - 1))
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
     folder = run_folder.ensure()
-    fits = len(os.fsencode(folder)) + len(VLLM_SOCKET) < SUN_PATH
-    assert os.environ.get(SOCKETS) == (str(folder) if fits else None)
+    there = long / f"arcpp-{os.getpid()}-12345678"
+    fits = len(os.fsencode(there)) + len(VLLM_SOCKET) < SUN_PATH
+    assert folder.parent == (long if fits else Path("/tmp"))
+    assert os.environ.get(SOCKETS) == str(folder)
+    assert len(os.fsencode(folder)) + len(VLLM_SOCKET) < SUN_PATH
+    with run_folder.temporary_files_here():
+        assert os.environ[SOCKETS] == str(folder)
+    shutil.rmtree(folder)
 
 
 def test_both_sides_of_the_limit_are_tested() -> None:
@@ -109,8 +129,9 @@ def test_a_socket_path_is_counted_in_bytes(
     long = temporary / ("\N{GREEK SMALL LETTER ALPHA}" * 30)
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
-    run_folder.ensure()
-    assert SOCKETS not in os.environ
+    folder = run_folder.ensure()
+    assert folder.parent == Path("/tmp")
+    shutil.rmtree(folder)
 
 
 def test_folders_of_dead_processes_are_removed(temporary: Path, dead: int) -> None:

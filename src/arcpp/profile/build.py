@@ -136,6 +136,10 @@ def _from_sizes(
     if missing:
         right = f"is a layer of {len(family.layers)} without any weights"
         raise BadModel(model.where, missing[0], right)
+    beyond = [place for place in sizes if isinstance(place, int) and place >= len(family.layers)]
+    if beyond:
+        right = f"is a layer in the weights, but the config has only {len(family.layers)} layers"
+        raise BadModel(model.where, min(beyond), right)
     tied = tie(model.whole, model.text) or "lm_head" not in sizes
     if tied:
         sizes.pop("lm_head", None)
