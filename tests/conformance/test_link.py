@@ -1,6 +1,7 @@
 """Every link keeps the promises of ``arcpp.link.port``, between two real processes.
 
-A link is added by its opener in LINKS; the promises are in ``arcpp.testing``.
+A link is added by its opener in LINKS; the promises are in ``arcpp.testing``. Tensors lie on
+LINK_TEST_DEVICE ("cuda:0", "xpu:1"), by default on the CPU.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.link_peers import NAME, Pair, open_gloo
+from tests.support.link_peers import DEVICE, NAME, Pair, open_gloo
 
 from arcpp import testing
 from arcpp.errors import LinkCorrupt
@@ -115,7 +116,7 @@ def test_bytes_that_are_no_header_are_corrupt(pair: Pair) -> None:
 
 def _half(end: Any, which: str, name: str) -> None:
     case: LinkCase = CASES[name]
-    getattr(case, which)(end, "cpu")
+    getattr(case, which)(end, DEVICE)
 
 
 def _what_it_is(end: LinkSender | LinkReceiver) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from typing import Any
 from arcpp.link import LinkEnd
 
 NAME = "stage0->stage1"
+DEVICE = os.environ.get("LINK_TEST_DEVICE", "cpu")
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch.distributed", "arcpp.testing", "numpy", "pytest"])
 
@@ -93,7 +94,7 @@ def open_gloo(rank: int) -> Any:
     from arcpp.backends.links import arcpp_open_link
 
     group = dist.new_group(ranks=[0, 1], backend="gloo")
-    return arcpp_open_link(LinkEnd(NAME, rank == 0, 1 - rank, "cpu", group))
+    return arcpp_open_link(LinkEnd(NAME, rank == 0, 1 - rank, DEVICE, group))
 
 
 def nothing(rank: int) -> Any:
