@@ -43,11 +43,11 @@ def left() -> str | None:
         return None
 
 
-def refuse(error: ArcppError) -> NoReturn:
+def refuse(reason: str) -> NoReturn:
     """In a worker: leave the reason and exit without a stack trace. The first reason stays."""
     try:
         with _file().open("x", encoding="utf-8") as file:
-            file.write(str(error))
+            file.write(reason)
     except FileExistsError:
         pass
     raise SystemExit(1)

@@ -6,6 +6,7 @@ because vLLM names worker classes by string and builds them in another process.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,10 @@ from . import base_worker, device_memory, duplicates, orphans, refusal, shims, s
 
 logger = init_logger("vllm.arcpp.worker")
 
+# What vLLM says when another program, or another server, has the device's memory
+# (worker/utils.request_memory, cpu_worker.CPUWorker, 0.32.0).
+_NO_MEMORY = re.compile(r"^(Free|Available) memory on (device|node)")
+
 _Base: Any = resolve_obj_by_qualname(base_worker.name())
 
 
@@ -33,6 +38,10 @@ class ArcppWorker(_Base):
     _plan: Plan | None = None
     _link: transport.BoundaryTransport | None = None
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        with self._refusing():
+            super().__init__(*args, **kwargs)
+
     def init_device(self) -> None:
         """The base's, without warming up a device collective that no stage will use."""
         orphans.watch_parent(lambda: None)
@@ -40,7 +49,7 @@ class ArcppWorker(_Base):
         shims.keep_to_loopback()
         if not current_platform.is_cpu():
             device_memory.check_memory_queries()
-        with shims.no_device_collectives():
+        with self._refusing(), shims.no_device_collectives():
             super().init_device()
 
     def load_model(self, **kwargs: Any) -> None:
@@ -62,13 +71,18 @@ class ArcppWorker(_Base):
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
-        """Within: what arcpp raises on purpose ends this stage with one line, not a trace."""
+        """Within: what arcpp raises on purpose, and the host's own refusal of a device that has
+        too little memory free, end this stage with one line, not a trace."""
         try:
             yield
         except ArcppError as error:
             if isinstance(error, DoesNotFit) and self.rank == 0:
                 logger.error("arcpp: nothing fits; at the least\n%s", needs_text(error.needs))
-            refusal.refuse(error)
+            refusal.refuse(str(error))
+        except ValueError as error:
+            if not _NO_MEMORY.search(str(error)):
+                raise
+            refusal.refuse(" ".join(str(error).split()))
 
     def get_kv_cache_spec(self) -> dict[str, Any]:
         """The base's, after a stage without attention took over the others' block sizes."""

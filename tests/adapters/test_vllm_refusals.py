@@ -106,3 +106,9 @@ def test_a_port_in_use() -> None:
         port = str(taken.getsockname()[1])
         line = _refused_for(HYBRID_MODEL, "--port", port)
     assert line == "arcpp: error: Address already in use: choose another --port or --host"
+
+
+def test_memory_that_others_hold() -> None:
+    """What a second server on the same devices meets: the host's own check, in one line."""
+    line = _refused_for(HYBRID_MODEL, "--gpu-memory-utilization", "1.0")
+    assert "memory on node" in line

@@ -34,7 +34,7 @@ def test_the_first_reason_stays(refusal: Any) -> None:
     assert refusal.left() is None
     for error in (BAD, HostMismatch("vLLM", "1", ("x is gone",), ">=2")):
         with pytest.raises(SystemExit) as caught:
-            refusal.refuse(error)
+            refusal.refuse(str(error))
         assert caught.value.code == 1
     assert refusal.left() == str(BAD)
     refusal.clear()
@@ -53,7 +53,7 @@ def test_what_is_not_ours_is_raised_as_it_is(refusal: Any) -> None:
 def test_an_engine_in_the_users_process_raises_what_can_be_caught(refusal: Any, left: bool) -> None:
     if left:
         with pytest.raises(SystemExit):
-            refusal.refuse(BAD)
+            refusal.refuse(str(BAD))
     with pytest.raises(ValueError, match=r"^arcpp: --pipeline-parallel-size: 9 is too many$"):
         refusal.pass_on(RuntimeError("see stack trace") if left else BAD)
 
@@ -95,7 +95,7 @@ def test_the_reason_is_the_last_line(tmp_path: Path, program: str, ours: bool) -
 def test_a_reason_that_was_caught_is_not_said_again(tmp_path: Path) -> None:
     script = """
 try:
-    refusal.refuse(BadInput('--option', 1, 'is wrong'))
+    refusal.refuse(str(BadInput('--option', 1, 'is wrong')))
 except SystemExit:
     pass
 try:

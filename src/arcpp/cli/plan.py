@@ -67,7 +67,13 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     ),
     (
         ("--maximize",),
-        {"type": click.Choice(GOALS), "default": GOALS[0], "show_default": True},
+        {
+            "type": click.Choice(GOALS),
+            "default": GOALS[0],
+            "show_default": True,
+            "metavar": "|".join(GOALS),
+            "help": "What the best split has most of.",
+        },
     ),
     (("--reorder",), {"is_flag": True, "help": "Try the cards in every order."}),
     (
