@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import sys
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
@@ -41,6 +42,13 @@ def left() -> str | None:
         return None if folder is None else (folder / _FILE).read_text(encoding="utf-8")
     except OSError:
         return None
+
+
+def await_first(seconds: float) -> None:
+    """In a worker: give another one time to leave its reason first."""
+    deadline = time.monotonic() + seconds
+    while left() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def refuse(reason: str) -> NoReturn:

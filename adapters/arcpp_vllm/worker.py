@@ -76,13 +76,20 @@ class ArcppWorker(_Base):
         try:
             yield
         except ArcppError as error:
-            if isinstance(error, DoesNotFit) and self.rank == 0:
-                logger.error("arcpp: nothing fits; at the least\n%s", needs_text(error.needs))
+            if isinstance(error, DoesNotFit):
+                self._show_needs(error)
             refusal.refuse(str(error))
         except ValueError as error:
             if not _NO_MEMORY.search(str(error)):
                 raise
             refusal.refuse(" ".join(str(error).split()))
+
+    def _show_needs(self, error: DoesNotFit) -> None:
+        """Every stage finds the same; the first says it before any other ends the start."""
+        if self.rank == 0:
+            logger.error("arcpp: nothing fits; at the least\n%s", needs_text(error.needs))
+        else:
+            refusal.await_first(seconds=10)
 
     def get_kv_cache_spec(self) -> dict[str, Any]:
         """The base's, after a stage without attention took over the others' block sizes."""
