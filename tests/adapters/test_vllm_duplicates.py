@@ -52,7 +52,8 @@ def test_qwen3_5_keeps_vision_and_embedding_on_the_first_stage_only(tmp_path: Pa
     assert given_back[0] == {}
     for stage in (1, 2):
         assert given_back[stage]["embed"] == roles["embed"]
-        assert given_back[stage]["vision"] == pytest.approx(roles["vision"], rel=0.05)
+        # Its weights, and the table of rotary positions that vLLM computes beside them.
+        assert 0 <= given_back[stage]["vision"] - roles["vision"] < 1 << 20
 
 
 def test_qwen3_next_keeps_embedding_first_and_head_last(tmp_path: Path) -> None:
