@@ -50,12 +50,26 @@ def look(session: int, folder: Path, before: set[str], *, patience: float) -> Le
     while True:
         left = Leftovers(
             [f"{p.pid} {' '.join(p.cmdline())[:120]}" for p in processes_of(session)],
-            sorted(shared_memory() - before),
+            sorted(shared_memory() - before - _used_by_others(session)),
             sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if _matters(path)),
         )
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.2)
+
+
+def _used_by_others(session: int) -> set[str]:
+    """Names in /dev/shm that a live process of another session has mapped: another server's."""
+    names = set()
+    for process in psutil.process_iter():
+        try:
+            if os.getsid(process.pid) == session:
+                continue
+            lines = Path(f"/proc/{process.pid}/maps").read_text().splitlines()
+        except (psutil.Error, OSError):
+            continue
+        names |= {line.rpartition("/dev/shm/")[2] for line in lines if "/dev/shm/" in line}
+    return names
 
 
 def listening(session: int) -> set[str]:
