@@ -9,11 +9,12 @@ import pytest
 
 from arcpp.profile import load_profile
 from tests.support import tiny_models
-from tests.support.generate import Run, generate
+from tests.support.generate import Continuation, Run, departures, generate
 from tests.support.vllm_server import HYBRID_MODEL
 
 pytestmark = pytest.mark.vllm
 
+ROUNDING = 0.1  # logits; see test_vllm_tokens
 ENGINE = {
     "max_model_len": 1024,
     "max_num_seqs": 4,
@@ -38,14 +39,20 @@ def _given_back(log: str) -> dict[int, dict[str, int]]:
     return found
 
 
+def _check_same(found: dict[str, list[Continuation]]) -> None:
+    """Same tokens up to bfloat16 rounding; see test_vllm_tokens."""
+    rounded, wrong = departures(found["one process"], found["4,2,2"], ROUNDING)
+    print(f"{rounded} streams left by rounding")
+    assert not wrong
+
+
 def test_qwen3_5_keeps_vision_and_embedding_on_the_first_stage_only(tmp_path: Path) -> None:
     """The picture goes through the vision tower of stage 0; later stages only need its grid."""
     log = tmp_path / "log"
     picture = "<|vision_start|><|image_pad|><|vision_end|>In the beginning"
     found = generate(HYBRID_MODEL, [picture, [536, 3367, 301]], 24, [ONE_PROCESS, THREE],
                      log=log, **ENGINE)  # fmt: skip
-    for whole, split in zip(found["one process"], found["4,2,2"], strict=True):
-        assert split.ids == whole.ids
+    _check_same(found)
     roles = load_profile(HYBRID_MODEL).roles
     given_back = _given_back(log.read_text())
     print("Qwen3.5 gave back", given_back)
@@ -60,7 +67,7 @@ def test_qwen3_next_keeps_embedding_first_and_head_last(tmp_path: Path) -> None:
     model, log = tiny_models.write_qwen3_next(tmp_path / "qwen3-next"), tmp_path / "log"
     prompt = list(range(100, 140))
     found = generate(model, [prompt], 24, [ONE_PROCESS, THREE], log=log, **ENGINE)
-    assert found["4,2,2"][0].ids == found["one process"][0].ids
+    _check_same(found)
     roles = load_profile(model, dtype="bfloat16", weights_dtype="bfloat16").roles
     given_back = _given_back(log.read_text())
     print("Qwen3-Next gave back", given_back)
@@ -75,4 +82,4 @@ def test_a_tied_head_keeps_the_embedding_it_shares(tmp_path: Path) -> None:
     model, log = tiny_models.write_qwen3_next(tmp_path / "tied", tied=True), tmp_path / "log"
     prompt = list(range(100, 140))
     found = generate(model, [prompt], 24, [ONE_PROCESS, THREE], log=log, **ENGINE)
-    assert found["4,2,2"][0].ids == found["one process"][0].ids
+    _check_same(found)
