@@ -12,8 +12,8 @@ import click
 def doctor_command(as_json: bool) -> int:
     """Look at devices, drivers, versions and limits, and check copies between devices.
 
-    May take a minute or more: whatever may hang runs in child processes with a deadline. The
-    report names no user, host or serial, so that it can be pasted into an issue. Exit code 0:
+    May take half a minute or more: whatever may hang runs in child processes with a deadline. The
+    report leaves out user, host and home and shortens serials, to be pasted. Exit code 0:
     fine; 2: there is advice; 1: something is broken.
     """
     from arcpp.doctor import advise, exit_code, gather
