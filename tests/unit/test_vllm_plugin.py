@@ -257,3 +257,18 @@ def test_stages_that_share_no_layout_are_left_to_vllm(vllm: SimpleNamespace) -> 
     executor = vllm.plugin.resolve("arcpp")
     executor.__mro__[1].get_supported_kv_cache_layouts = lambda self: [["a"], ["b"]]
     assert executor().get_supported_kv_cache_layouts() == [["a"], ["b"]]
+
+
+def test_a_model_nobody_may_read_is_named(
+    vllm: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vllm.plugin.resolve("arcpp")
+    check = sys.modules["arcpp_vllm.scope"]._check_model
+    (tmp_path / "config.json").write_text("{}")
+    check(str(tmp_path))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may read everything
+    with pytest.raises(BadInput) as caught:
+        check(str(tmp_path))
+    assert "may not be read" in str(caught.value)
+    assert str(tmp_path / "config.json") in str(caught.value)
+    check("org/name-on-a-hub")
