@@ -23,7 +23,7 @@ from vllm.model_executor.models.utils import PPMissingLayer
 
 from arcpp.request import DROPPED
 
-from .shims import storage_bytes
+from .shims import model_bytes
 
 _PLAIN = (bool, int, float, str, tuple, torch.dtype)
 
@@ -60,11 +60,11 @@ def drop(worker: Any) -> dict[str, int]:
     if pp.world_size == 1 or not droppable(worker.vllm_config):
         return {}
     model = runner.model
-    before = _parameter_bytes(model)
+    before = model_bytes(model)
     given_back: dict[str, int] = {}
     for role, parent, name in list(_unused(model, pp.is_first_rank, pp.is_last_rank)):
         setattr(parent, name, _Absent(getattr(parent, name)))
-        after = _parameter_bytes(model)
+        after = model_bytes(model)
         given_back[role] = given_back.get(role, 0) + before - after
         before = after
     if "vision" in given_back:
@@ -102,10 +102,6 @@ def _of_heads(model: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
     for module in model.modules():
         if isinstance(module, ParallelLMHead):
             yield from module.parameters()
-
-
-def _parameter_bytes(model: torch.nn.Module) -> int:
-    return storage_bytes([*model.parameters(), *model.buffers()])
 
 
 def _release(runner: Any, size: int) -> None:

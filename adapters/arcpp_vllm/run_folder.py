@@ -79,9 +79,9 @@ def _hold(folder: Path) -> None:
 
 def remove() -> None:
     """Remove the run folder, whoever made it; for the last process of a killed server."""
-    known = os.environ.get(_VARIABLE)
-    if known:
-        shutil.rmtree(known, ignore_errors=True)
+    folder = known()
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager

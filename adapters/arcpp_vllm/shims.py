@@ -165,3 +165,8 @@ def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes behind ``tensors``, shared storage counted once."""
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
     return sum(storages.values())
+
+
+def model_bytes(model: torch.nn.Module) -> int:
+    """Bytes of a model's parameters and buffers on this stage, shared storage counted once."""
+    return storage_bytes([*model.parameters(), *model.buffers()])

@@ -107,8 +107,7 @@ class ArcppWorker(_Base):
         super().initialize_from_config(kv_cache_config)
         shims.agree_on_batch_order(self)
         shims.skip_state_copies_without_state(self)
-        model = self.model_runner.model
-        weights = shims.storage_bytes([*model.parameters(), *model.buffers()])
+        weights = shims.model_bytes(self.model_runner.model)
         cache = shims.storage_bytes(shims.cache_tensors(self.model_runner.kv_caches))
         logger.info(
             "arcpp: stage %d on %s holds layers %s: weights %s GiB, KV cache and state %s GiB "
