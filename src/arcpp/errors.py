@@ -10,11 +10,20 @@
     ├── DoesNotFit           a plan exists for no partition: CLI exit code 2
     ├── HostMismatch         the host's internals are not what the adapter was written for
     ├── PluginError          a plugin cannot be loaded, or answered what no hook allows
+    ├── BenchFailed          a measurement did not come to an end
     ├── StagesDisagree       stages that must decide alike decided differently
-    └── LinkError            a hop did not happen
-        ├── PeerLost         the other end is gone
-        ├── DeadlineExceeded the other end is there and silent
-        └── LinkCorrupt      what arrived is not what was sent
+    ├── NonFinite            a boundary, or logits, hold what is no number
+    ├── LinkError            a hop did not happen
+    │   ├── PeerLost         the other end is gone
+    │   ├── DeadlineExceeded the other end is there and silent
+    │   └── LinkCorrupt      what arrived is not what was sent
+    └── StateError           recurrent state cannot be had, or not like this
+        ├── StateExhausted   every slot or snapshot is taken
+        ├── StateCorrupt     state or its books are not what they must be
+        └── SlotMisuse       a slot or snapshot was used against its rules
+            ├── DoubleRelease    it was given back already
+            ├── UseAfterRelease  it was given back, and maybe lent again
+            └── ForeignSlot      it belongs to another pool
 
 Errors carry fields as well as text, so that callers (CLI, adapters, hooks) need not parse
 sentences. ``str(error)`` is always one line that a person can act on.
@@ -29,6 +38,10 @@ class ArcppError(Exception):
     """Base of all. Catch this to catch whatever arcpp raises on purpose."""
 
 
+#: In the place of a value that was not written at all.
+UNSAID = object()
+
+
 class BadInput(ArcppError):
     """Something the user wrote is wrong.
 
@@ -37,10 +50,10 @@ class BadInput(ArcppError):
 
     def __init__(self, what: str, value: object, right: str) -> None:
         self.what, self.value, self.right = what, value, right
-        shown = repr(value)
+        shown = "" if value is UNSAID else f"{value!r} "
         if len(shown) > 200:
-            shown = shown[:200] + "..."
-        super().__init__(f"{_one_line(what)}: {shown} {_one_line(right)}")
+            shown = shown[:200] + "... "
+        super().__init__(f"{_one_line(what)}: {shown}{_one_line(right)}")
 
 
 class BadSize(BadInput):
@@ -123,6 +136,10 @@ class PluginError(ArcppError):
         super().__init__(" ".join(f"plugin {package} {version}: {problem}".split()))
 
 
+class BenchFailed(ArcppError):
+    """A measurement that ended without figures, in one line."""
+
+
 class StagesDisagree(ArcppError):
     """Stages decided something differently that all must decide alike.
 
@@ -135,11 +152,29 @@ class StagesDisagree(ArcppError):
         super().__init__(_one_line(f"the stages disagree on {what}: {each}; {right}"))
 
 
-class LinkError(ArcppError):
-    """A hop did not happen. link: its name. step: the hop's sequence number, or None."""
+class NonFinite(ArcppError):
+    """Values that are not finite (NaN, infinity) where only numbers can be.
 
-    def __init__(self, message: str, *, link: str, step: int | None = None) -> None:
-        self.link, self.step = link, step
+    where: such as "boundary stage0->stage1" or "logits". stage: which found them. step: of the
+    engine, or None.
+    """
+
+    def __init__(self, where: str, *, stage: int | None = None, step: int | None = None) -> None:
+        self.where, self.stage, self.step = where, stage, step
+        super().__init__(_one_line(f"values that are not finite in {where}"))
+
+
+class LinkError(ArcppError):
+    """A hop did not happen.
+
+    link: its name. step: the hop's sequence number, or None. peer: process at the other end, or
+    None where it is not known.
+    """
+
+    def __init__(
+        self, message: str, *, link: str, step: int | None = None, peer: int | None = None
+    ) -> None:
+        self.link, self.step, self.peer = link, step, peer
         super().__init__(message)
 
 
@@ -153,6 +188,53 @@ class DeadlineExceeded(LinkError):
 
 class LinkCorrupt(LinkError):
     """What arrived differs from what was announced (shape, dtype, step or checksum)."""
+
+
+class StateError(ArcppError):
+    """Something is wrong with recurrent state, or with how it was asked for."""
+
+
+class StateExhausted(StateError):
+    """There are not as many slots or snapshots as were asked for; nothing was given.
+
+    what: "state slots" or "state snapshots". needed: how many. available: how many were free, of
+    ``capacity``.
+    """
+
+    def __init__(self, what: str, needed: int, available: int, capacity: int, right: str) -> None:
+        self.what, self.needed, self.available, self.capacity = what, needed, available, capacity
+        super().__init__(f"{needed} {what} needed, {available} of {capacity} free: {right}")
+
+
+class StateCorrupt(StateError):
+    """State, or the books of a pool, are not what they must be. problems: each, one line."""
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        self.problems = problems
+        super().__init__(_one_line("recurrent state is not sound: " + "; ".join(problems)))
+
+
+class SlotMisuse(StateError):
+    """A slot or snapshot was used against its rules; nothing was changed.
+
+    owner: whose it is or was. number: which, or None where there is none yet.
+    """
+
+    def __init__(self, message: str, *, owner: object, number: int | None = None) -> None:
+        self.owner, self.number = owner, number
+        super().__init__(_one_line(message))
+
+
+class DoubleRelease(SlotMisuse):
+    """A slot or snapshot was given back twice."""
+
+
+class UseAfterRelease(SlotMisuse):
+    """A slot or snapshot was used that had been given back."""
+
+
+class ForeignSlot(SlotMisuse):
+    """A slot or snapshot of one pool was shown to another."""
 
 
 def _one_line(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +23,7 @@ from .plugins import Plugins, loaded
 from .profile import ModelProfile
 from .request import PlanRequest
 from .settings import Settings
+from .supervise import Fault, FaultAction
 
 _Kind = TypeVar("_Kind")
 
@@ -88,6 +89,17 @@ class Hooks:
     def open_receiver(self, end: LinkEnd) -> LinkReceiver:
         """The receiving ``end``, opened."""
         return self._opened(end, LinkReceiver)  # type: ignore[type-abstract]
+
+    def fault(self, fault: Fault, attempt: int) -> FaultAction | None:
+        """What plugins want done about ``fault``; None leaves it to the restart policy."""
+        name = "arcpp_fault"
+        action = self._ask(name, fault=fault, attempt=attempt, settings=self.settings)
+        return None if action is None else self._of_kind(name, action, FaultAction)
+
+    def recovered(self, fault: Fault, seconds: Mapping[str, float]) -> None:
+        """Tell that stages run again after ``fault``; seconds by phase."""
+        phases = dict(seconds)
+        self._ask("arcpp_recovered", fault=fault, seconds=phases, settings=self.settings)
 
     def _opened(self, end: LinkEnd, kind: type[_Kind]) -> _Kind:
         name = "arcpp_open_link"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pluggy import HookspecMarker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from .devices import Device
     from .link import LinkEnd, LinkReceiver, LinkSender
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .profile import ModelProfile
     from .request import PlanRequest
     from .settings import Settings
+    from .supervise import Fault, FaultAction
 
 hookspec = HookspecMarker("arcpp")
 
@@ -87,4 +88,28 @@ def arcpp_open_link(end: LinkEnd, settings: Settings) -> LinkSender | LinkReceiv
     to start. Every process opens the end it receives from before the one it sends to, so that
     an implementation may meet its other end while opening. May block for the other end, with a
     deadline.
+    """
+
+
+@hookspec(firstresult=True)
+def arcpp_fault(fault: Fault, attempt: int, settings: Settings) -> FaultAction | None:
+    """Told of a fault, and asked what to do about it.
+
+    fault: the cause of the incident, of everything the stages said. attempt: 1 for the first
+    fault, and one more for each that follows before any token was made. settings: of this
+    process.
+
+    Returns RESTART or GIVE_UP, or None to leave it to arcpp, which restarts as long as the
+    budget lasts. RESTART cannot go beyond that budget. What is raised ends the server. Requests
+    wait meanwhile: must not block.
+    """
+
+
+@hookspec
+def arcpp_recovered(fault: Fault, seconds: Mapping[str, float], settings: Settings) -> None:
+    """Told that stages run again after a fault.
+
+    fault: as given to arcpp_fault. seconds: by phase ("detect", "stop", "start", ...), in the
+    order in which they happened. settings: of this process. What is raised is not a fault of a
+    stage: it ends the server. Should not block.
     """

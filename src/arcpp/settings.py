@@ -11,80 +11,32 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from .devices import Device
 from .errors import BadInput
 from .nearest import nearest
-from .units import parse_size
+from .setting_values import (
+    count,
+    memories,
+    names,
+    names_in,
+    number_in,
+    one_of,
+    seconds,
+    size,
+    sizes,
+    sizes_in,
+    switch,
+    switch_in,
+)
 
 PREFIX = "ARCPP_"
 SECTION = "arcpp"
 #: Variables that adapters hand from one of their processes to the next.
 INTERNAL = ("ARCPP_VLLM_", "ARCPP_OPENVINO_", "ARCPP_OVMS_")
-
-_LONGEST_WAIT = 86_400.0  # seconds; more is a typing error, and some waits cannot count further
-
-
-def _seconds(what: str, value: object) -> float:
-    right = f"is not a number of seconds above 0 and at most {_LONGEST_WAIT:.0f}"
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise BadInput(what, value, right)
-    if not 0 < value <= _LONGEST_WAIT:  # not a number fails both
-        raise BadInput(what, value, right)
-    return float(value)
-
-
-def _size(what: str, value: object) -> int:
-    return parse_size(cast("str | int", value), what)  # it refuses other types itself
-
-
-def _sizes(what: str, value: object) -> dict[str, int]:
-    if not isinstance(value, Mapping):
-        raise BadInput(what, value, 'is not sizes by device, such as {"xpu:0": "2GiB"}')
-    return {str(name): parse_size(size, f"{what}: {name}") for name, size in value.items()}
-
-
-def _names(what: str, value: object) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
-        raise BadInput(what, value, 'is not a list of names, such as ["arcpp-example"]')
-    return tuple(value)
-
-
-def _switch(what: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise BadInput(what, value, "is not true or false")
-    return value
-
-
-def _number_in(what: str, text: str) -> object:  # noqa: ARG001 (checked with the value)
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def _sizes_in(what: str, text: str) -> object:
-    sizes: dict[str, str] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        name, equals, size = part.partition("=")
-        if not equals or not name.strip() or name.strip() in sizes:
-            raise BadInput(what, text, "is not NAME=SIZE,NAME=SIZE with each name once")
-        sizes[name.strip()] = size.strip()
-    return sizes
-
-
-def _names_in(what: str, text: str) -> object:  # noqa: ARG001 (any text is a list of names)
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _switch_in(what: str, text: str) -> object:
-    known = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
-    if text.strip().lower() not in {*known, ""}:
-        raise BadInput(what, text, "is not 1 or 0")
-    return known.get(text.strip().lower(), False)
 
 
 def _setting(
@@ -116,15 +68,34 @@ class Settings:
         says="How long a stage waits for a boundary, or for room to hand one over, before the "
         "link counts as failed.",
         shown="vLLM's `VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS` (300)",
-        check=_seconds,
-        text=_number_in,
+        check=seconds,
+        text=number_in,
+    )
+    link: str | None = _setting(
+        None,
+        unit="ring, gloo or p2p",
+        says="How boundaries travel: `ring` through shared memory, `gloo` through sockets (slow, "
+        "for comparison), `p2p` from card to card where a content check passes, else as `ring`.",
+        shown="`ring`; `gloo` on machines that are not x86-64",
+        check=one_of("ring", "gloo", "p2p"),
+        text=lambda _what, text: text,
+    )
+    link_verification: str | None = _setting(
+        None,
+        unit="off, descriptor or device",
+        says="What is checked of every hop: nothing beyond its header; names, dtypes and shapes; "
+        "or also a checksum taken on the sending device and again on the receiving one, which "
+        "catches a copy that lies.",
+        shown="`descriptor`; `device` where the check at start found a wrong copy",
+        check=one_of("off", "descriptor", "device"),
+        text=lambda _what, text: text,
     )
     margin: int | None = _setting(
         None,
         unit="size",
         says="Memory left free on every device. The host's own fraction holds as well.",
         shown="256MiB, on devices below 8 GiB a 32nd of the total",
-        check=_size,
+        check=size,
         text=lambda _what, text: text,
     )
     reserve: Mapping[str, int] = _setting(
@@ -133,8 +104,17 @@ class Settings:
         says="Memory promised to other programs, on top of the margin. Names are those that the "
         "plan shows, such as `xpu:0`.",
         shown="none",
-        check=_sizes,
-        text=_sizes_in,
+        check=sizes,
+        text=sizes_in,
+    )
+    device_memory: Mapping[str, tuple[int, int | None]] = _setting(
+        {},
+        unit="memory by device",
+        says="What a device has, where its driver says it wrong: `TOTAL`, or `TOTAL:FREE`. It wins "
+        "over everything measured; without `FREE` that is still measured. For accelerators.",
+        shown="as measured",
+        check=memories,
+        text=sizes_in,
     )
     load_plugins: tuple[str, ...] | None = _setting(
         None,
@@ -142,26 +122,126 @@ class Settings:
         says="The plugins to load, by entry point or package; an empty list loads none. What is "
         "built in is always there.",
         shown="every installed plugin",
-        check=_names,
-        text=_names_in,
+        check=names,
+        text=names_in,
     )
     trace_hooks: bool = _setting(
         False,
         unit="switch",
         says="Write every call of a hook to standard error: arguments, result, time taken.",
         shown="off",
-        check=_switch,
-        text=_switch_in,
+        check=switch,
+        text=switch_in,
+    )
+
+    step_timeout: float | None = _setting(
+        None,
+        unit="seconds",
+        says="How long one step may take before its stage counts as stalled and is restarted.",
+        shown="ten times what steps of that size took so far, 30 at least",
+        check=seconds,
+        text=number_in,
+    )
+    restart_budget: int = _setting(
+        5,
+        unit="number",
+        says="Faults within `restart_window` that are survived; the next one ends the server with "
+        "the history of them. 0: a fault ends it as in the host without arcpp.",
+        shown="5",
+        check=count,
+        text=number_in,
+    )
+    restart_window: float = _setting(
+        600.0,
+        unit="seconds",
+        says="The time over which `restart_budget` counts.",
+        shown="600",
+        check=seconds,
+        text=number_in,
+    )
+    standby: bool = _setting(
+        False,
+        unit="switch",
+        says="Keep a process with everything imported, from which stages are forked, so that they "
+        "restart sooner. On accelerators it imports only what touches no driver.",
+        shown="off",
+        check=switch,
+        text=switch_in,
+    )
+    recovery_queue: int = _setting(
+        256,
+        unit="number",
+        says="New requests kept waiting while stages restart; more are answered with status 503.",
+        shown="256",
+        check=count,
+        text=number_in,
+    )
+    check_finite: bool = _setting(
+        True,
+        unit="switch",
+        says="Values that are not finite, at a boundary or in logits, are a fault, not a token.",
+        shown="on",
+        check=switch,
+        text=switch_in,
+    )
+
+    zero_state: bool = _setting(
+        True,
+        unit="switch",
+        says="Recurrent state of a request that begins is zeroed on every stage, whatever was "
+        "there before.",
+        shown="on",
+        check=switch,
+        text=switch_in,
+    )
+    state_check_every: int = _setting(
+        100,
+        unit="number",
+        says="Every so many steps the recurrent states of eight requests are looked at: values "
+        "that are not finite are a fault. 0: never.",
+        shown="100",
+        check=count,
+        text=number_in,
+    )
+    state_canary: bool = _setting(
+        False,
+        unit="switch",
+        says="For debugging: a pattern behind the recurrent state of each request, looked at after "
+        "every step; whoever writes past a state is a fault.",
+        shown="off",
+        check=switch,
+        text=switch_in,
     )
 
     def reserves_on(self, devices: Iterable[Device]) -> dict[str, int]:
         """``reserve``, after a check that ``devices`` has every name in it (BadInput)."""
+        self._check_names("reserve", devices)
+        return dict(self.reserve)
+
+    def check_device_memory(self, devices: Iterable[Device]) -> None:
+        """Refuse (BadInput) a name in ``device_memory`` that is none of ``devices``."""
+        self._check_names("device_memory", devices)
+
+    def _check_names(self, setting: str, devices: Iterable[Device]) -> None:
         known = {device.name for device in devices}
-        for name in self.reserve:
+        for name in getattr(self, setting):
             if name not in known:
                 right = f"is no device here: {', '.join(sorted(known))}"
-                raise BadInput("setting reserve", name, right)
-        return dict(self.reserve)
+                raise BadInput(f"setting {setting}", name, right)
+
+    def declared(self, device: Device) -> Device:
+        """``device`` with the memory that ``device_memory`` says it has, if any."""
+        if device.name not in self.device_memory:
+            return device
+        total, free = self.device_memory[device.name]
+        measured = min(device.memory.free, total) if device.memory.total > 0 else total
+        memory = replace(
+            device.memory,
+            total=total,
+            free=measured if free is None else free,
+            source="declared" if free is not None else f"{device.memory.source}, total declared",
+        )
+        return replace(device, memory=memory)
 
 
 def variable(name: str) -> str:

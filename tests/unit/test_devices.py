@@ -109,3 +109,23 @@ def test_values_do_not_change() -> None:
     with pytest.raises(FrozenInstanceError):
         device.memory.free = 0  # type: ignore[misc]
     assert hash(device) == hash(parse_device("B580=12GiB"))
+
+
+@pytest.mark.parametrize("name", ["A770", "a770 2", "Arc A750", "Intel Arc A770M", "Arc Pro A60"])
+def test_alchemist_cards_allow_less_than_4_gib_at_once(name: str) -> None:
+    limit = parse_device(f"{name}=15GiB").allocation_limit
+    assert limit is not None
+    assert limit.size == 4 * 1024**3 - 1
+
+
+@pytest.mark.parametrize(
+    "name", ["B580", "A100", "RTX A5000", "A7700", "xpu:0", "CPU", "NVIDIA A40"]
+)
+def test_of_other_names_no_limit_is_known(name: str) -> None:
+    assert parse_device(f"{name}=15GiB").allocation_limit is None
+
+
+@pytest.mark.parametrize("name", ["a\x1b[31m", "a\nb", "a\x00", "n" * 81])
+def test_names_that_cannot_be_printed_are_refused(name: str) -> None:
+    with pytest.raises(BadInput, match="printable"):
+        parse_device(f"{name}=1GiB")

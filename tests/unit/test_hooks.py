@@ -22,6 +22,7 @@ from arcpp.plugins import Package, Plugins, hook_names, load_plugins, loaded
 from arcpp.profile import ModelProfile, load_profile
 from arcpp.request import PlanRequest
 from arcpp.settings import Settings
+from arcpp.supervise import Fault, FaultAction, FaultKind
 from arcpp.units import MiB
 
 from .planner_models import BUNDLED
@@ -124,6 +125,33 @@ def test_arcpp_plan_takes_the_place_of_ours(profile: ModelProfile) -> None:
     assert hooks.plan(profile, CARDS, given) == make_plan(profile, CARDS, given)
 
 
+def test_arcpp_plan_is_asked_by_every_option_of_arcpp_plan(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[tuple[Any, ...]] = []
+
+    @hookimpl
+    def arcpp_plan(profile: Any, devices: Any, request: PlanRequest) -> None:
+        seen.append((tuple(device.name for device in devices), request.partition))
+
+    monkeypatch.setattr("arcpp.cli.plan.hooks_for", lambda _settings: asked(arcpp_plan))
+    cards = ["--device", "A=256MiB", "--device", "B=256MiB"]
+    log = Path(__file__).parent / "data" / "vllm-0.32-cpu-pp2-arcpp.log"
+    arguments = ["plan", str(BUNDLED), *cards, "--host", "vllm@0.32.0", "--max-num-seqs", "8"]
+    arguments += ["--max-num-batched-tokens", "64"]
+    assert main([*arguments, "--reorder", "--explain"]) == 0, capsys.readouterr().err
+    assert [names for names, given in seen if given is None] == [
+        ("A", "B"),
+        ("B", "A"),
+        ("A", "B"),
+    ]
+    assert len([given for _, given in seen if given is not None]) == 2, "one layer either way"
+    seen.clear()
+    assert main([*arguments, "--from-log", str(log)]) == 0, capsys.readouterr().err
+    assert [given for _, given in seen].count(None) >= 1
+    assert seen[-1][1] is not None, "with the memory that was logged"
+
+
 @pytest.mark.parametrize(
     ("answer", "wanted"),
     [
@@ -218,9 +246,10 @@ def test_arcpp_open_link_takes_the_place_of_ours() -> None:
     assert seen == [(_end(True), Settings())]
 
 
-def test_arcpp_open_link_is_gloo_by_default() -> None:
+def test_arcpp_open_link_is_gloo_where_the_settings_say_so() -> None:
+    """What it is without them needs both ends: tests/conformance/test_link.py."""
     pytest.importorskip("torch")
-    hooks = asked()
+    hooks = Hooks(asked().plugins, Settings(link="gloo"))
     sender, receiver = hooks.open_sender(_end(True)), hooks.open_receiver(_end(False))
     assert (sender.kind, receiver.kind, sender.name) == ("gloo", "gloo", "stage0->stage1")
 
@@ -244,6 +273,55 @@ def test_arcpp_open_link_answers_with_a_kind() -> None:
 
     with pytest.raises(PluginError, match="returned _Receiver, which has no kind"):
         asked(arcpp_open_link).open_receiver(_end(False))
+
+
+FAULT = Fault(FaultKind.DEVICE_LOST, "UR_RESULT_ERROR_DEVICE_LOST", "reset it", "xpu:1", 1)
+
+
+def test_arcpp_fault_is_asked_and_nobody_need_answer() -> None:
+    seen = []
+
+    @hookimpl
+    def arcpp_fault(fault: Fault, attempt: int, settings: Settings) -> Any:
+        seen.append((fault, attempt, settings))
+        return FaultAction.GIVE_UP if attempt > 1 else None
+
+    hooks = asked(arcpp_fault)
+    assert [hooks.fault(FAULT, 1), hooks.fault(FAULT, 2)] == [None, FaultAction.GIVE_UP]
+    assert seen == [(FAULT, 1, Settings()), (FAULT, 2, Settings())]
+    assert asked().fault(FAULT, 1) is None
+
+
+@pytest.mark.parametrize("answer", ["restart", True, 3])
+def test_arcpp_fault_answers_an_action(answer: Any) -> None:
+    @hookimpl
+    def arcpp_fault() -> Any:
+        return answer
+
+    with pytest.raises(PluginError, match=r"arcpp_fault returned \w+, not a FaultAction"):
+        asked(arcpp_fault).fault(FAULT, 1)
+
+
+def test_arcpp_recovered_is_told() -> None:
+    told: list[Any] = []
+
+    @hookimpl
+    def arcpp_recovered(fault: Any, seconds: Any, settings: Any) -> None:
+        told.append((fault, dict(seconds), settings))
+        seconds.clear()
+
+    seconds = {"detect": 0.1, "start": 3.0}
+    asked(arcpp_recovered).recovered(FAULT, seconds)
+    assert told == [(FAULT, seconds, Settings())]
+
+
+def test_arcpp_recovered_that_breaks_is_told_as_the_plugins() -> None:
+    @hookimpl
+    def arcpp_recovered() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(PluginError, match=r"arcpp-mine 7.1: arcpp_recovered raised KeyError"):
+        asked(arcpp_recovered).recovered(FAULT, {})
 
 
 def test_what_a_plugin_raises_is_told_as_its_own() -> None:

@@ -26,10 +26,26 @@ from arcpp.units import GiB, MiB
 
 VALUES: dict[str, tuple[object, str, object]] = {  # setting: in JSON, in a variable, read
     "link_timeout": (2.5, "2.5", 2.5),
+    "link": ("gloo", "gloo", "gloo"),
+    "link_verification": ("device", "device", "device"),
     "margin": ("512MiB", "512MiB", 512 * MiB),
     "reserve": ({"xpu:0": "2GiB"}, "xpu:0=2GiB", {"xpu:0": 2 * GiB}),
+    "device_memory": (
+        {"xpu:0": "16GiB", "xpu:1": "12GiB:11GiB"},
+        "xpu:0=16GiB, xpu:1=12GiB:11GiB",
+        {"xpu:0": (16 * GiB, None), "xpu:1": (12 * GiB, 11 * GiB)},
+    ),
     "load_plugins": (["one", "two"], "one, two", ("one", "two")),
     "trace_hooks": (True, "1", True),
+    "step_timeout": (7.5, "7.5", 7.5),
+    "restart_budget": (3, "3", 3),
+    "restart_window": (60, "60", 60.0),
+    "standby": (True, "on", True),
+    "recovery_queue": (16, "16", 16),
+    "check_finite": (False, "off", False),
+    "zero_state": (False, "0", False),
+    "state_check_every": (7, "7", 7),
+    "state_canary": (True, "on", True),
 }
 
 
@@ -61,6 +77,8 @@ def test_each_source_means_the_same(name: str, tmp_path: Path) -> None:
 def test_what_is_said_explicitly_is_stronger_than_a_variable(name: str) -> None:
     written, _, read = VALUES[name]
     others = {"link_timeout": "9", "margin": "9", "reserve": "a=9", "load_plugins": ""}
+    others |= {"device_memory": "a=9:8", "link": "ring", "link_verification": "off"}
+    others |= {"step_timeout": "9", "restart_window": "9"}
     weak = {variable(name): others.get(name, "0")}
     assert getattr(from_additional_config({"arcpp": {name: written}}, weak), name) == read
 
@@ -100,6 +118,12 @@ def test_an_empty_variable_loads_no_plugins() -> None:
         ({"load_plugins": [1]}, {}, "is not a list of names"),
         ({"trace_hooks": 1}, {}, "trace_hooks: 1 is not true or false"),
         (None, {"ARCPP_TRACE_HOOKS": "maybe"}, "ARCPP_TRACE_HOOKS: 'maybe' is not 1 or 0"),
+        ({"restart_budget": -1}, {}, "restart_budget: -1 is not a whole number from 0 to"),
+        ({"restart_budget": 1.5}, {}, "restart_budget: 1.5 is not a whole number"),
+        ({"restart_budget": True}, {}, "restart_budget: True is not a whole number"),
+        ({"recovery_queue": 1e9}, {}, "is not a whole number from 0 to 1000000"),
+        (None, {"ARCPP_RECOVERY_QUEUE": "inf"}, "ARCPP_RECOVERY_QUEUE: inf is not a whole number"),
+        (None, {"ARCPP_RESTART_BUDGET": "few"}, "ARCPP_RESTART_BUDGET: 'few' is not a whole"),
         ([1], {}, "--additional-config: arcpp: [1] is not an object"),
     ],
 )
