@@ -10,9 +10,12 @@ from .devices import Device
 from .memory.layout import CacheLayout
 from .memory.placement import stage_roles
 from .memory.workspace import activation_bytes, delta_workspace, logits_bytes, rope_bytes
+from .problem import Need
 from .profile.model import ModelProfile
 from .request import PlanRequest
-from .solver import Need
+
+#: Assumed where no bandwidth is given: an Arc card (B580), and dual-channel DDR5-4800 as it reads.
+_CARD_GB_S, _CPU_GB_S = 456.0, 60.0
 
 
 @dataclass(frozen=True)
@@ -63,16 +66,10 @@ class Costs:
         self._activations = activation_bytes(profile, tokens)
         self._delta = 0 if profile.delta is None else delta_workspace(profile.delta, tokens)
         self._rope = rope_bytes(profile)
-        self._logits = logits_bytes(profile, min(request.sequences, tokens))
-        self._per_byte = _decode_prices(devices)
-        self._blocks: dict[tuple[int, int], int] = {}
-
-    def bytes_per_block(self, low: int, high: int) -> int:
-        """The layout's, remembered."""
-        found = self._blocks.get((low, high))
-        if found is None:
-            found = self._blocks[low, high] = self._layout.bytes_per_block(low, high)
-        return found
+        self._sequences = request.sequences
+        self._logits = logits_bytes(profile, min(self._sequences, tokens))
+        self._per_byte = decode_prices(devices)
+        self._needs: dict[tuple[int, int, int], Need | None] = {}
 
     def use(self, index: int, low: int, high: int) -> StageUse:
         """What stage ``index`` over layers [low, high) takes."""
@@ -81,21 +78,29 @@ class Costs:
             self._weights[high] - self._weights[low] + self._role_bytes[index],
             self._active_bytes(index, low, high),
             self._workspace(index, low, high),
-            self._layout.fixed_state(low, high, self._request.sequences),
+            self._layout.fixed_state(index, low, high, self._sequences),
         )
 
     def need(self, index: int, low: int, high: int) -> Need | None:
-        """The solver's view of such a stage; None where the host cannot run it."""
-        if not self._layout.runs(low, high):
+        """The solver's view of such a stage, remembered; None where the host cannot run it."""
+        key = index, low, high
+        try:
+            return self._needs[key]
+        except KeyError:
+            need = self._needs[key] = self._need(index, low, high)
+            return need
+
+    def _need(self, index: int, low: int, high: int) -> Need | None:
+        if not self._layout.runs(index, low, high):
             return None
-        per_block = self.bytes_per_block(low, high)
-        limit = self._layout.block_limit(low, high)
+        per_block = self._layout.bytes_per_block(index, low, high)
+        limit = self._layout.block_limit(index, low, high, self._sequences)
         cost = self._active_bytes(index, low, high) * self._per_byte[index]
         if self._request.kv_memory is not None:
             return Need(0, per_block, cost, limit)
         fixed = self._weights[high] - self._weights[low] + self._role_bytes[index]
         fixed += self._workspace(index, low, high)
-        fixed += self._layout.fixed_state(low, high, self._request.sequences)
+        fixed += self._layout.fixed_state(index, low, high, self._sequences)
         return Need(fixed, per_block, cost, limit)
 
     def _active_bytes(self, index: int, low: int, high: int) -> int:
@@ -111,11 +116,25 @@ class Costs:
         return size + self._logits if index == self._last else size
 
 
-def _decode_prices(devices: Sequence[Device]) -> list[int]:
-    """Time to read a byte per stage, in integers so that ties are exact; 0 when unknown."""
-    prices = []
-    for device in devices:
-        if device.bandwidth_gb_s is None:
-            return [0] * len(devices)
-        prices.append(round(1e6 / device.bandwidth_gb_s))
-    return prices
+def decode_prices(devices: Sequence[Device]) -> list[int]:
+    """Time to read a byte per stage, in integers so that ties are exact."""
+    return [round(1e6 / speed) for speed in assumed_bandwidths(devices)]
+
+
+def unknown_bandwidths(devices: Sequence[Device]) -> list[Device]:
+    """Devices whose bandwidth nobody gave."""
+    return [device for device in devices if device.bandwidth_gb_s is None]
+
+
+def assumed_bandwidths(devices: Sequence[Device]) -> list[float]:
+    """Memory bandwidth per stage in 10**9 bytes per second, for comparing splits only.
+
+    What nobody gave is assumed: for a card that of the slowest card that is known, so that cards
+    of unknown speed tie; for a processor two channels of memory.
+    """
+    cards = [d.bandwidth_gb_s for d in devices if d.bandwidth_gb_s is not None and not d.is_cpu]
+    card = min(cards, default=_CARD_GB_S)
+    return [
+        device.bandwidth_gb_s or (min(_CPU_GB_S, card) if device.is_cpu else card)
+        for device in devices
+    ]

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .devices import Device
-from .errors import BadInput
+from .errors import BadInput, DoesNotFit
 from .partition import Partition
 from .plan import Plan
-from .planner import Planning
+from .planner import Planner, make_plan
 from .profile.model import ModelProfile
 from .request import PlanRequest
+from .units import format_gib
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,13 @@ class Alternative:
 
 
 def alternatives(
-    profile: ModelProfile, devices: Sequence[Device], request: PlanRequest, plan: Plan
+    profile: ModelProfile,
+    devices: Sequence[Device],
+    request: PlanRequest,
+    plan: Plan,
+    planner: Planner = make_plan,
 ) -> tuple[Alternative, ...]:
-    """The neighbours of ``plan``: each cut moved by one layer either way."""
+    """The neighbours of ``plan``: each cut moved by one layer either way. planner: who planned."""
     found = []
     for cut in range(len(plan.partition.counts) - 1):
         for moved in (1, -1):
@@ -58,22 +63,22 @@ def alternatives(
             if min(counts[cut], counts[cut + 1]) >= 1:
                 partition = Partition(tuple(counts))
                 changed = replace(request, partition=partition.counts)
-                planning = Planning(profile, tuple(devices), changed)
-                found.append(_alternative(planning, cut, moved, partition))
+                try:
+                    neighbour, reason = planner(profile, tuple(devices), changed), None
+                except DoesNotFit as error:
+                    neighbour = None
+                    reason = f"stage {error.stage} lacks {error.missing_bytes} bytes"
+                except BadInput as error:
+                    neighbour, reason = None, str(error)
+                found.append(_alternative(cut, moved, partition, neighbour, reason))
     return tuple(found)
 
 
-def _alternative(planning: Planning, cut: int, moved: int, partition: Partition) -> Alternative:
-    from .refusal import refusal
-
-    if planning.find() is None:
-        try:
-            error = refusal(planning)
-            reason = f"stage {error.stage} lacks {error.missing_bytes} bytes"
-        except BadInput as error_:
-            reason = str(error_)
+def _alternative(
+    cut: int, moved: int, partition: Partition, plan: Plan | None, reason: str | None
+) -> Alternative:
+    if plan is None:
         return Alternative(cut, moved, partition, None, None, None, None, reason)
-    plan = planning.describe(partition)
     return Alternative(
         cut,
         moved,
@@ -90,8 +95,9 @@ def explain_lines(plan: Plan, neighbours: Sequence[Alternative]) -> list[str]:
     """Lines of text: what binds and why, then every neighbour."""
     stage = plan.stages[plan.binding_stage]
     lines = [
-        f"stage {plan.binding_stage} ({stage.device}) binds: {stage.kv_available_bytes:,} bytes "
-        f"for its pool / {stage.bytes_per_block:,} a block = {stage.num_blocks:,} blocks"
+        f"stage {plan.binding_stage} ({stage.device}) binds: "
+        f"{format_gib(stage.kv_available_bytes)} GiB for its pool at {stage.bytes_per_block:,} "
+        f"bytes a block are {stage.num_blocks:,} blocks"
     ]
     for index, spare in enumerate(plan.stages):
         if index != plan.binding_stage:

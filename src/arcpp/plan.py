@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .devices import is_cpu
 from .partition import Partition
 
 #: memory_source of a stage whose device nobody described.
@@ -42,6 +43,11 @@ class StagePlan:
     bytes_per_block: int
     kv_available_bytes: int
     num_blocks: int
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether its device is a processor."""
+        return is_cpu(self.device)
 
     def to_json(self) -> dict[str, Any]:
         """The stage's object in ``arcpp plan --json``."""

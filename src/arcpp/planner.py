@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import permutations
 
 from . import solver
-from .costs import Costs
+from .costs import Costs, decode_prices
 from .devices import Device, check_memory
 from .errors import BadInput, DoesNotFit
 from .memory.layout import UNBOUNDED, CacheLayout
@@ -16,10 +15,16 @@ from .partition import Partition, Stage, check_partition
 from .plan import Plan, StagePlan
 from .profile.model import ModelProfile
 from .request import PlanRequest
-from .warn import plan_warnings
+from .vllm_args import arguments, environment
+from .warn import Findings, layers_on, mixes_processor, plan_warnings
 
-__all__ = ["Plan", "PlanRequest", "Planning", "StagePlan", "best_order", "make_plan"]
+__all__ = ["Plan", "PlanRequest", "Planner", "Planning", "StagePlan", "best_order", "make_plan"]
 
+#: make_plan(), or whoever a hook puts in its place.
+Planner = Callable[[ModelProfile, Sequence[Device], PlanRequest], Plan]
+
+#: Length of the one request that the goal decode keeps room for when none is asked for.
+DECODE_TOKENS = 8192
 _MOST_ORDERS = 5040  # seven devices; more would take minutes
 
 
@@ -39,30 +44,33 @@ def make_plan(profile: ModelProfile, devices: Sequence[Device], request: PlanReq
 
 
 def best_order(
-    profile: ModelProfile, devices: Sequence[Device], request: PlanRequest
+    profile: ModelProfile,
+    devices: Sequence[Device],
+    request: PlanRequest,
+    planner: Planner = make_plan,
 ) -> tuple[Device, ...]:
-    """The order of ``devices`` whose plan is best by the objective; the given one on ties.
-
-    Raises DoesNotFit as make_plan() for the given order when no order fits, and BadInput for
-    more devices than can be tried.
+    """The order of ``devices`` whose plan is best by the objective; the given one on ties, and
+    when no order fits. planner: who plans, where a hook may. Raises BadInput for more devices
+    than can be tried.
     """
     orders = list(dict.fromkeys(permutations(devices))) if len(devices) <= 7 else []
     if not orders or len(orders) > _MOST_ORDERS:
         raise BadInput("--reorder", len(devices), "devices are too many to try every order")
-    best: tuple[tuple[float, ...], tuple[Device, ...]] | None = None
+    best: tuple[tuple[int, ...], tuple[Device, ...]] | None = None
     for order in orders:
         try:
-            plan = make_plan(profile, order, request)
+            plan = planner(profile, order, request)
         except DoesNotFit:
             continue
-        score = _score(plan, request)
+        score = _score(plan, request, order)
         if best is None or score > best[0]:
             best = score, order
     return tuple(devices) if best is None else best[1]
 
 
-def _score(plan: Plan, request: PlanRequest) -> tuple[float, ...]:
-    speed = plan.decode_tokens_per_s_limit or 0.0
+def _score(plan: Plan, request: PlanRequest, order: Sequence[Device]) -> tuple[int, ...]:
+    prices = decode_prices(order)
+    speed = -sum(s.active_bytes * price for s, price in zip(plan.stages, prices, strict=True))
     if request.maximize == "decode":
         return speed, plan.kv_cache_tokens
     if request.maximize == "concurrency":
@@ -128,9 +136,16 @@ class Planning:
         return None if counts is None else Partition(counts)
 
     def _enough_blocks(self, least: int, most: int) -> int:
-        """Blocks after which speed matters more: for the goals concurrency and decode."""
+        """Blocks after which speed matters more: for the goals concurrency and decode.
+
+        The fastest split alone may hold a few tokens only, so where no length is asked for the
+        goal decode keeps room for one request of DECODE_TOKENS, or as many of them as can be.
+        """
         if self.request.maximize == "decode":
-            return least
+            length = min(DECODE_TOKENS, self.profile.max_model_len)
+            if self.wanted is not None or not self.layout.caches:
+                return least
+            return min(most, self.layout.blocks_per_request(length) + self.layout.null_blocks)
         asked, one = self.request.sequences, self.layout.max_sequences
         if one(most, asked) < asked:
             return most
@@ -174,7 +189,7 @@ class Planning:
                 for stage in partition.stages
             )
         )
-        return Plan(
+        plan = Plan(
             host=layout.label,
             partition=partition,
             stages=stages,
@@ -189,15 +204,30 @@ class Planning:
             max_num_seqs=layout.max_sequences(num_blocks, request.sequences),
             binding_stage=blocks.index(min(blocks)),
             decode_tokens_per_s_limit=self._decode_limit(stages),
-            warnings=plan_warnings(self.profile, self.layout, request, partition, stages),
-            host_args=self._arguments(effective),
-            env=self._environment(partition),
+            warnings=(),
+            host_args=arguments(request, self.profile, len(stages), effective),
+            env=environment(request, partition),
         )
+        found = Findings(self.profile, layout, request, self.devices, plan, self._faster(plan))
+        return replace(plan, warnings=plan_warnings(found))
+
+    def _faster(self, plan: Plan) -> Plan | None:
+        """The plan of the goal decode, where it leaves fewer layers to a processor beside cards."""
+        request = self.request
+        given = request.partition is not None or request.kv_memory is not None
+        if given or request.maximize == "decode" or not mixes_processor(self.devices):
+            return None
+        other = Planning(self.profile, self.devices, replace(request, maximize="decode"))
+        partition = other.find()
+        if partition is None:
+            return None
+        faster = other.describe(partition)
+        return faster if layers_on(faster.stages) < layers_on(plan.stages) else None
 
     def _stage(self, stage: Stage, num_blocks: int, state_blocks: int, own: int) -> StagePlan:
         device = self.devices[stage.index]
         use = self.costs.use(stage.index, stage.low, stage.high)
-        per_block = self.costs.bytes_per_block(stage.low, stage.high)
+        per_block = self.layout.bytes_per_block(stage.index, stage.low, stage.high)
         state, pool = state_blocks * per_block, num_blocks * per_block
         available = own * per_block
         if self.request.kv_memory is not None:
@@ -247,37 +277,6 @@ class Planning:
                 return None
             seconds += stage.active_bytes / (device.bandwidth_gb_s * 1e9)
         return round(1 / seconds, 2) if seconds else None
-
-    def _arguments(self, effective: int) -> tuple[str, ...]:
-        """Options of ``vllm serve`` that make the host run this plan."""
-        request, stages = self.request, len(self.devices)
-        if request.host != "vllm":
-            return ()
-        arguments = ["--distributed-executor-backend", "arcpp"] if stages > 1 else []
-        arguments += ["--pipeline-parallel-size", str(stages)] if stages > 1 else []
-        arguments += ["--max-model-len", str(effective)]
-        if request.kv_cache_dtype != "auto":
-            arguments += ["--kv-cache-dtype", request.kv_cache_dtype]
-        if request.dtype is not None:
-            arguments += ["--dtype", request.dtype]
-        if request.block_size is not None:
-            arguments += ["--block-size", str(request.block_size)]
-        if request.prefix_caching is not None or request.mamba_cache_mode is not None:
-            caching = request.caching(self.profile)
-            arguments.append(f"--{'' if caching else 'no-'}enable-prefix-caching")
-        if request.max_num_batched_tokens is not None:
-            arguments += ["--max-num-batched-tokens", str(request.max_num_batched_tokens)]
-        if request.max_num_seqs is not None:
-            arguments += ["--max-num-seqs", str(request.max_num_seqs)]
-        if request.spec_tokens:
-            drafts = {"method": "mtp", "num_speculative_tokens": request.spec_tokens}
-            arguments += ["--speculative-config", json.dumps(drafts)]
-        return tuple(arguments)
-
-    def _environment(self, partition: Partition) -> dict[str, str]:
-        if self.request.host != "vllm" or len(partition.counts) == 1:
-            return {}
-        return {"VLLM_PP_LAYER_PARTITION": str(partition)}
 
 
 def _check(profile: ModelProfile, devices: tuple[Device, ...], request: PlanRequest) -> None:

@@ -6,23 +6,28 @@ from dataclasses import replace
 
 from . import solver
 from .errors import BadInput, DoesNotFit, StageNeed
+from .memory.layout import UNBOUNDED
 from .partition import Partition, Stage
 from .planner import Planning
+from .problem import Need
 from .request import PlanRequest
 from .units import MiB, format_gib
 
 
 def refusal(planning: Planning) -> DoesNotFit:
     """The error for a planning task whose find() found nothing. May raise BadInput instead."""
-    partition = planning.request.partition or _least_short(planning)
-    stage, missing = _shortest(planning, Partition(partition))
+    partition = Partition(planning.request.partition or _least_short(planning))
+    stage, missing = _shortest(planning, partition)
+    lack = ""
+    if missing <= 0:  # the memory is there, but not in the pieces that are needed
+        stage, missing, lack = _too_large(planning, partition)
     device = planning.devices[stage.index].name
     nearest = nearest_setting(planning)
     length = planning.wanted or 1
     end = f"; nearest that fits: {nearest}" if nearest else "; no nearby setting fits"
     message = (
         f"does not fit: stage {stage.index} ({device}, layers {stage.low} to {stage.high - 1}) "
-        f"lacks {format_gib(missing)} GiB ({missing} bytes) for one request of {length} "
+        f"lacks {format_gib(missing)} GiB ({missing} bytes){lack} for one request of {length} "
         f"token{'' if length == 1 else 's'}{end}"
     )
     return DoesNotFit(
@@ -31,8 +36,28 @@ def refusal(planning: Planning) -> DoesNotFit:
         device=device,
         missing_bytes=missing,
         nearest=nearest,
-        needs=_needs(planning, Partition(partition)),
+        needs=_needs(planning, partition),
     )
+
+
+def _too_large(planning: Planning, partition: Partition) -> tuple[Stage, int, str]:
+    """The stage whose largest single allocation exceeds its device's limit most, by how much,
+    and that limit in words."""
+    found = []
+    for stage in partition.stages:
+        limit = planning.request.allocation_limit(planning.devices[stage.index])
+        if limit is not None:
+            size = planning.layout.largest_allocation(
+                stage.index,
+                stage.low,
+                stage.high,
+                planning.least_blocks,
+                planning.request.sequences,
+            )
+            words = f" in one allocation, which may have {limit.size} ({limit.source}),"
+            found.append((size - limit.size, -stage.index, words))
+    missing, index, words = max(found)
+    return partition.stages[-index], missing, words
 
 
 def _needs(planning: Planning, partition: Partition) -> tuple[StageNeed, ...]:
@@ -41,6 +66,7 @@ def _needs(planning: Planning, partition: Partition) -> tuple[StageNeed, ...]:
     rows = []
     for stage in partition.stages:
         use = costs.use(stage.index, stage.low, stage.high)
+        per_block = planning.layout.bytes_per_block(stage.index, stage.low, stage.high)
         beside = planning.request.kv_memory is not None  # budgets are for the cache alone
         rows.append(
             StageNeed(
@@ -49,7 +75,7 @@ def _needs(planning: Planning, partition: Partition) -> tuple[StageNeed, ...]:
                 high=stage.high,
                 weights=0 if beside else use.weights,
                 workspace=0 if beside else use.workspace,
-                cache=use.state + least * costs.bytes_per_block(stage.low, stage.high),
+                cache=use.state + least * per_block,
                 budget=problem.budgets[problem.devices[stage.index]],
             )
         )
@@ -62,7 +88,7 @@ def _least_short(planning: Planning) -> tuple[int, ...]:
     low, high = 0, MiB
     while _any(planning, high, least) is None:
         low, high = high, high * 2
-        if high > 2**60:
+        if high > 2**120:
             right = "stages cannot each be given a layer with a cache"
             raise BadInput("devices", len(planning.devices), right)
     while high - low > max(1, high >> 12):
@@ -77,30 +103,32 @@ def _least_short(planning: Planning) -> tuple[int, ...]:
 
 
 def _any(planning: Planning, extra: int, least: int) -> tuple[int, ...] | None:
-    return solver.cheapest(planning.problem(extra), least)
+    """A partition with ``extra`` bytes on every device, whatever single allocations are allowed."""
+    problem = planning.problem(extra)
+
+    def need(stage: int, low: int, high: int) -> Need | None:
+        limited = problem.need(stage, low, high)
+        return None if limited is None else replace(limited, limit=UNBOUNDED)
+
+    return solver.cheapest(replace(problem, need=need), least)
 
 
 def _shortest(planning: Planning, partition: Partition) -> tuple[Stage, int]:
-    """The stage whose device lacks most for the least blocks, and by how much."""
+    """The stage whose device lacks most for the least blocks, and by how much (0: nothing)."""
     problem, least = planning.problem(), planning.least_blocks
     lacking: dict[int, int] = {}
     for stage in partition.stages:
         need = planning.costs.need(stage.index, stage.low, stage.high)
         if need is None:
             right = f"gives stage {stage.index} no layer with a cache, which vLLM cannot run"
-            raise BadInput("--partition", str(partition), right)
-        if need.limit < least:
-            right = (
-                f"blocks are more than one allocation of {planning.devices[stage.index].name} "
-                "holds: allow large allocations or ask for fewer tokens"
-            )
-            raise BadInput("--max-model-len", least, right)
+            what = "VLLM_PP_LAYER_PARTITION" if planning.request.inside_host else "--partition"
+            raise BadInput(what, str(partition), right)
         owner = problem.devices[stage.index]
         used = need.fixed + least * need.per_block
         lacking[owner] = lacking.get(owner, -problem.budgets[owner]) + used
     worst = max(lacking, key=lambda owner: lacking[owner])
     index = max(i for i, owner in enumerate(problem.devices) if owner == worst)
-    return partition.stages[index], max(1, lacking[worst])
+    return partition.stages[index], max(0, lacking[worst])
 
 
 def nearest_setting(planning: Planning) -> str | None:
@@ -117,25 +145,36 @@ def nearest_setting(planning: Planning) -> str | None:
 def _variations(planning: Planning) -> list[tuple[str, PlanRequest]]:
     """Requests near this one, the least painful first."""
     request, found = planning.request, []
+    inside = request.inside_host
+    if request.host == "openvino" and not request.large_allocations:
+        found.append(("--large-allocations", replace(request, large_allocations=True)))
     if planning.wanted is not None:
         found.append(("--max-model-len {length}", replace(request, max_model_len="auto")))
     if request.partition is not None:
-        found.append(("--partition {partition}", replace(request, partition=None)))
+        option = "VLLM_PP_LAYER_PARTITION={partition}" if inside else "--partition {partition}"
+        found.append((option, replace(request, partition=None)))
     if request.kv_memory is not None:
         return found
     compact = "fp8" if request.host == "vllm" else "u4"
     if request.kv_cache_dtype == "auto":
         found.append((f"--kv-cache-dtype {compact}", replace(request, kv_cache_dtype=compact)))
-    if request.batched_tokens > 512:
-        found.append(("--max-num-batched-tokens 512", replace(request, max_num_batched_tokens=512)))
+    tokens = max(512, request.fewest_tokens)
+    if request.batched_tokens > tokens:
+        fewer = replace(request, max_num_batched_tokens=tokens)
+        found.append((f"--max-num-batched-tokens {tokens}", fewer))
     if request.sequences > 16:
         found.append(("--max-num-seqs 16", replace(request, max_num_seqs=16)))
     if request.spec_tokens:
-        found.append(("--spec-tokens 0", replace(request, spec_tokens=0)))
+        option = "without --speculative-config" if inside else "--spec-tokens 0"
+        found.append((option, replace(request, spec_tokens=0)))
     if request.host == "vllm" and (request.gpu_memory_utilization or 0.92) < 0.98:
         found.append(
             ("--gpu-memory-utilization 0.98", replace(request, gpu_memory_utilization=0.98))
         )
+    if request.margin:
+        option = "without the setting margin" if inside else "without --margin"
+        found.append((option, replace(request, margin=None)))
     if request.reserves:
-        found.append(("without --reserve", replace(request, reserves={})))
+        option = "without the setting reserve" if inside else "without --reserve"
+        found.append((option, replace(request, reserves={})))
     return found

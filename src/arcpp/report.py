@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 
 from .errors import StageNeed
@@ -10,6 +11,8 @@ from .plan import NOT_GIVEN, Plan
 from .units import format_gib
 
 WIDTH = 80
+_OPTION = re.compile(r"(--[a-z][a-z-]*) (?=[^-\s])")
+_JOIN = "\ufdd0"  # no character, and no space either: rich breaks at those that do not break, too
 
 
 def needs_text(needs: Sequence[StageNeed]) -> str:
@@ -44,12 +47,13 @@ def plan_text(plan: Plan) -> str:
         if stage.memory_source == NOT_GIVEN:
             shown[4] = shown[6] = shown[7] = "-"
         rows.append((index, stage.device, stage.low, stage.high, shown))
-    return "\n".join(_table(names, rows) + _wrapped(_lines(plan)))
+    return "\n".join([*_table(names, rows), *wrapped(_lines(plan))])
 
 
 def _table(sizes: Sequence[str], rows: Sequence[tuple[int, str, int, int, list[str]]]) -> list[str]:
     """Lines of a table of stages: index, device, layers [low, high) and their sizes."""
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for name in ("stage", "device", "layers"):
@@ -57,14 +61,19 @@ def _table(sizes: Sequence[str], rows: Sequence[tuple[int, str, int, int, list[s
     for name in sizes:
         table.add_column(name, justify="right")
     for index, device, low, high, shown in rows:
-        table.add_row(str(index), device, f"{low}-{high - 1}", *shown)
+        # As text: a name may look like rich's markup.
+        table.add_row(str(index), Text(device), f"{low}-{high - 1}", *shown)
     return _printed(table)
 
 
-def _wrapped(lines: Sequence[str]) -> list[str]:
+def wrapped(lines: Sequence[str]) -> list[str]:
+    """``lines`` broken between words where they are wider than a table, but never between an
+    option and its value."""
     from rich.text import Text
 
-    return [part for line in lines for part in _printed(Text(line))]
+    joined = [_OPTION.sub(rf"\1{_JOIN}", line) for line in lines]
+    parts = [part for line in joined for part in _printed(Text(line))]
+    return [part.replace(_JOIN, " ") for part in parts]
 
 
 def _printed(what: object) -> list[str]:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .devices import Device
+from .devices import AllocationLimit, Device
 from .errors import BadInput
 from .memory.layout import CacheLayout
-from .memory.openvino import PagedLayout
+from .memory.openvino import ALLOCATION_CAP, PagedLayout, Place
 from .memory.placement import DROPPED
 from .memory.versions import NEWEST, VllmVersion, vllm_version
 from .memory.vllm import KvLayout, KvOptions
@@ -19,6 +19,8 @@ from .units import MiB
 
 __all__ = ["DROPPED", "GOALS", "PlanRequest"]
 
+#: Of a GPU whose driver was not asked.
+OPENVINO_LIMIT = AllocationLimit(ALLOCATION_CAP, "usual without GPU_ENABLE_LARGE_ALLOCATIONS")
 GOALS = ("context", "concurrency", "decode")
 
 
@@ -32,7 +34,8 @@ class PlanRequest:
     on every device; reserves: device name -> bytes promised to others, on top of the device's
     own. dropped_roles: duplicates the worker does not keep (empty: stock vLLM). platform: xpu,
     cuda or cpu; None: by the devices' names. ssm_dtype: ``--mamba-ssm-cache-dtype``. maximize:
-    one of GOALS. large_allocations: OpenVINO's GPU_ENABLE_LARGE_ALLOCATIONS is on.
+    one of GOALS. large_allocations: OpenVINO's GPU_ENABLE_LARGE_ALLOCATIONS is on. inside_host:
+    asked from inside the host, so that advice names its options instead of ``arcpp plan``'s.
     """
 
     host: str = "vllm"
@@ -57,6 +60,7 @@ class PlanRequest:
     ssm_dtype: str | None = None
     maximize: str = "context"
     large_allocations: bool = False
+    inside_host: bool = False
 
     def __post_init__(self) -> None:
         if self.maximize not in GOALS:
@@ -65,13 +69,28 @@ class PlanRequest:
             raise BadInput("--host", self.host, "is not vllm or openvino")
         if self.margin is not None and self.margin < 0:
             raise BadInput("--margin", self.margin, "is negative")
-        _ = self.sequences, self.batched_tokens
+        tokens = self.batched_tokens
+        if self.host == "vllm" and self.sequences > tokens:
+            right = (
+                f"is more than the {tokens} tokens of a step, which vLLM refuses: lower it or "
+                f"write --max-num-batched-tokens {self.sequences} or more"
+            )
+            raise BadInput("--max-num-seqs", self.sequences, right)
 
     @property
     def sequences(self) -> int:
-        """Most requests that run at once, as asked for (256 in vLLM, 4 in OpenVINO, whose state
-        tables are allocated for all of them)."""
-        return _positive("--max-num-seqs", self.max_num_seqs, 256 if self.host == "vllm" else 4)
+        """Most requests that run at once, as asked for.
+
+        By default 4 in OpenVINO, whose state tables are allocated for all of them, and 256 in
+        vLLM, or as many as a step has tokens where those are fewer (config/scheduler.py; its other
+        bound, the model's length, is for models without chunked prefill: no decoders)."""
+        default = min(256, self.batched_tokens) if self.host == "vllm" else 4
+        return _positive("--max-num-seqs", self.max_num_seqs, default)
+
+    @property
+    def fewest_tokens(self) -> int:
+        """Tokens of a step below which the requests asked for are refused."""
+        return (self.max_num_seqs or 1) if self.host == "vllm" else 1
 
     @property
     def batched_tokens(self) -> int:
@@ -122,14 +141,25 @@ class PlanRequest:
         if self.host == "vllm":
             return KvLayout(profile, self.kv_options(profile, devices))
         self._check_drafts(profile)
-        platform = self.platform or _platform(devices)
         return PagedLayout(
             profile,
             precision=self.kv_cache_dtype,
-            platform=platform,
+            places=[self._place(device) for device in devices],
             spec_tokens=self.spec_tokens,
-            large_allocations=self.large_allocations,
         )
+
+    def allocation_limit(self, device: Device) -> AllocationLimit | None:
+        """Largest single allocation on ``device`` under this host, or None."""
+        if device.is_cpu or self.platform == "cpu":
+            return None
+        if self.host == "vllm":
+            return device.allocation_limit
+        return None if self.large_allocations else device.allocation_limit or OPENVINO_LIMIT
+
+    def _place(self, device: Device) -> Place:
+        limit = self.allocation_limit(device)
+        on_cpu = device.is_cpu or self.platform == "cpu"
+        return Place(on_cpu, None if limit is None else limit.size)
 
     def _check_drafts(self, profile: ModelProfile) -> None:
         if self.spec_tokens < 0 or self.spec_tokens > 64:
@@ -146,7 +176,7 @@ class PlanRequest:
         align = 64 if platform == "xpu" and any(x.kind == LINEAR for x in profile.layers) else 1
         caching = self.caching(profile)
         mamba2 = any(layer.kind == MAMBA for layer in profile.layers)
-        batches = len(devices) if version.windows_keep_all_in_flight else 1
+        batches = self._batches(platform, len(devices), version)
         self._check_drafts(profile)
         return KvOptions(
             version=version,
@@ -162,6 +192,15 @@ class PlanRequest:
             checkpoint_blocks=version.mamba2_checkpoint_blocks if mamba2 else 0,
             ssm_dtype=self.ssm_dtype,
         )
+
+    def _batches(self, platform: str, stages: int, version: VllmVersion) -> int:
+        """Batches whose tokens a window keeps: one per stage; on a single card two, because
+        vLLM schedules the next while one runs (max_concurrent_batches in config/vllm.py), which
+        its CPU platform and arcpp's executor do not."""
+        if not version.windows_keep_all_in_flight:
+            return 1
+        alone = stages == 1 and platform != "cpu" and not self.inside_host
+        return 2 if alone else stages
 
     def caching(self, profile: ModelProfile) -> bool:
         """Whether prefix caching is on: as asked, as ``--mamba-cache-mode`` implies, or default."""
@@ -210,5 +249,4 @@ def _blocks(platform: str, triton: bool, version: VllmVersion) -> tuple[int, int
 
 
 def _platform(devices: Sequence[Device]) -> str:
-    names = [device.name.lower() for device in devices]
-    return "cpu" if names and all(name.startswith("cpu") for name in names) else "xpu"
+    return "cpu" if devices and all(device.is_cpu for device in devices) else "xpu"

@@ -7,7 +7,6 @@ vLLM's classes, and get_kv_cache_configs and the log's own arithmetic say what i
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from arcpp.partition import Partition, even_split
 from arcpp.planner import PlanRequest, make_plan
 from arcpp.profile import ModelProfile, load_profile
 from arcpp.units import GiB, MiB
+from tests.support.vllm_config import vllm_config
 
 pytestmark = pytest.mark.vllm
 
@@ -94,18 +94,7 @@ def model_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="module", params=[1, 2, 3], ids=["pp1", "pp2", "pp3"])
 def host(model_path: Path, request: pytest.FixtureRequest) -> Host:
-    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-    arg_utils = pytest.importorskip("vllm.engine.arg_utils", reason="needs vLLM")
-    config = arg_utils.EngineArgs(
-        model=str(model_path),
-        skip_tokenizer_init=True,
-        dtype="bfloat16",
-        max_model_len=4096,
-        pipeline_parallel_size=request.param,
-        distributed_executor_backend="mp" if request.param > 1 else "uni",
-        async_scheduling=False,
-        enforce_eager=True,
-    ).create_engine_config()
+    config = vllm_config(model_path, request.param)
     return Host(config, load_profile(model_path, dtype="bfloat16"), request.param)
 
 
@@ -263,6 +252,35 @@ def test_longest_length_is_exactly_that_of_auto_fit(host: Host) -> None:
         except DoesNotFit:
             ours = None
         assert ours == right
+
+
+@pytest.mark.parametrize("caching", [True, False], ids=["caching", "no-caching"])
+def test_requests_at_once_are_what_vllms_own_specs_hold(host: Host, caching: bool) -> None:
+    """What the executor lowers max_num_seqs to, from vLLM's caches, against the plan."""
+    from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
+
+    from arcpp_vllm import concurrency
+
+    resolve_cache(host, None, caching)
+    partition = partitions(host)[0]
+    for budget in (40 * MiB, 257 * MiB, 700 * MiB):
+        made = get_kv_cache_configs(
+            host.config, specs_by_rank(host, partition), [budget] * host.stages
+        )
+        request = PlanRequest(
+            version="0.32.0",
+            partition=partition.counts,
+            kv_memory=(budget,),
+            prefix_caching=caching,
+            max_num_seqs=10**6,
+            max_num_batched_tokens=10**6,
+            platform="cpu",
+            ssm_dtype=host.ssm_dtype,
+        )
+        memory = DeviceMemory(64 * GiB, 64 * GiB)
+        devices = [Device(f"cpu:{index}", memory) for index in range(host.stages)]
+        plan = make_plan(host.profile, devices, request)
+        assert concurrency.bound(host.config, made) == plan.max_num_seqs
 
 
 class Speculation:

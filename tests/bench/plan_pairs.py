@@ -1,7 +1,11 @@
 """KV tokens of six real pairs and four models under three other splits and under arcpp.
 
 Every split is evaluated with the same exact arithmetic (vLLM's newest rules known to arcpp);
-"-" means that it does not fit.
+"-" means that it does not fit. All with float16 activations, an fp8 KV cache, at most 16 requests
+and the model's whole length. That an A770 refuses single allocations of 4 GiB is not applied:
+`arcpp plan` warns of it and says which options make the pools fit. vLLM itself runs no stage on a
+processor beside cards: the pair with a CPU shows what most KV tokens first does there, of which a
+plan warns.
 """
 
 from __future__ import annotations

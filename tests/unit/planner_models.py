@@ -125,6 +125,18 @@ QWEN35_35B: dict[str, Any] = {
         "max_position_embeddings": 262144,
     },
 }  # fmt: skip
+QWEN35_122B: dict[str, Any] = {
+    "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+    "text_config": {
+        **QWEN35_35B["text_config"], "num_hidden_layers": 48, "hidden_size": 3072,
+        "num_attention_heads": 32, "moe_intermediate_size": 1024,
+        "shared_expert_intermediate_size": 1024, "linear_num_value_heads": 64,
+    },
+}  # fmt: skip
+QWEN3_NEXT: dict[str, Any] = {
+    **QWEN35_35B["text_config"], "architectures": ["Qwen3NextForCausalLM"],
+    "num_hidden_layers": 48, "vocab_size": 151936, "num_experts": 512, "num_experts_per_tok": 10,
+}  # fmt: skip
 LLAMA_70B: dict[str, Any] = {
     **LLAMA_8B, "num_hidden_layers": 80, "hidden_size": 8192, "num_attention_heads": 64,
     "intermediate_size": 28672,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arcpp.devices import Device, DeviceMemory
+from arcpp.costs import assumed_bandwidths
+from arcpp.devices import AllocationLimit, Device, DeviceMemory
 from arcpp.errors import BadInput, DoesNotFit
 from arcpp.memory.placement import DROPPED
+from arcpp.partition import Partition
 from arcpp.planner import PlanRequest, best_order, make_plan
 from arcpp.profile import KvShape, Layer, ModelProfile, load_profile
 from arcpp.units import GiB, MiB
@@ -78,6 +81,27 @@ def test_stages_on_one_device_share_its_budget() -> None:
     assert plan.stages[0].unused_bytes == plan.stages[1].unused_bytes >= 0
     alone = make_plan(dense(), [card], BARE)
     assert plan.num_blocks <= alone.num_blocks
+
+
+def test_stages_on_one_device_are_balanced_where_nothing_else_decides() -> None:
+    """The slowest stage, head included, as small as can be; then the earlier one gets more."""
+    card = device("cpu", GiB)
+    assert make_plan(dense(30), [card, card], BARE).partition.counts == (15, 15)
+    heavy = dense(30, roles={"embed": 50, "final_norm": 0, "lm_head": 450})
+    assert make_plan(heavy, [card, card], BARE).partition.counts == (17, 13)
+    assert make_plan(dense(31), [card, card], BARE).partition.counts == (16, 15)
+    assert make_plan(dense(7), [card] * 3, BARE).partition.counts == (3, 3, 1)
+
+
+def test_stages_that_take_turns_on_devices_too_often_are_refused_in_bounded_time() -> None:
+    profile = dense(96)
+    cards = [device(name, GiB) for name in "abc"] * 3
+    with pytest.raises(BadInput, match="one after the other"):
+        make_plan(profile, cards, BARE)
+    given = dataclasses.replace(BARE, partition=(10,) * 8 + (16,))
+    assert make_plan(profile, cards, given).num_blocks > 0
+    side_by_side = sorted(cards, key=lambda card: card.name)
+    assert make_plan(profile, side_by_side, BARE).num_blocks > 0
 
 
 def test_free_memory_and_reserve_count_not_the_total() -> None:
@@ -178,7 +202,9 @@ def test_faster_card_gets_more_for_the_goal_decode() -> None:
 
 def test_concurrency_asks_for_no_more_blocks_than_the_requests_need() -> None:
     cards = [device("a", 9000, bandwidth=100.0), device("b", 9000, bandwidth=400.0)]
-    request = dataclasses.replace(BARE, maximize="concurrency", max_num_seqs=2, max_model_len=16)
+    request = dataclasses.replace(
+        BARE, maximize="concurrency", max_num_seqs=2, max_num_batched_tokens=2, max_model_len=16
+    )
     plan = make_plan(dense(), cards, request)
     assert plan.max_num_seqs == 2
     assert plan.partition.counts == (1, 3)
@@ -193,6 +219,44 @@ def test_reorder_finds_the_better_order() -> None:
     order = best_order(profile, cards, BARE)
     assert [card.name for card in order] == ["small", "big"]
     assert make_plan(profile, order, BARE).num_blocks > 0
+
+
+def test_reorder_asks_whoever_plans() -> None:
+    """A plugin that likes the first order only: its plan is what orders are compared by."""
+    cards, asked = [device("a", 9000), device("b", 9000)], []
+
+    def planner(profile: Any, devices: Any, request: PlanRequest) -> Any:
+        asked.append([card.name for card in devices])
+        plan = make_plan(profile, devices, request)
+        return dataclasses.replace(plan, kv_cache_tokens=2 if devices[0].name == "b" else 1)
+
+    order = best_order(dense(), cards, BARE, planner)
+    assert [card.name for card in order] == ["b", "a"]
+    assert asked == [["a", "b"], ["b", "a"]]
+
+
+@pytest.mark.parametrize(
+    ("inside", "advice"),
+    [(False, "nearest that fits: without --reserve"), (True, "fits: without the setting reserve")],
+)
+def test_advice_names_what_the_reader_can_set(inside: bool, advice: str) -> None:
+    request = dataclasses.replace(
+        BARE, reserves={"a": 8900}, inside_host=inside, kv_cache_dtype="float16", max_num_seqs=1,
+        max_num_batched_tokens=1, gpu_memory_utilization=1.0,
+    )  # fmt: skip
+    with pytest.raises(DoesNotFit) as caught:
+        make_plan(dense(), [device("a", 9000)], request)
+    assert str(caught.value).endswith(advice)
+
+
+def test_reorder_for_decode_needs_no_bandwidths(tmp_path: Path) -> None:
+    """The head's 2.4 GiB are read every token: on the card, not on the processor."""
+    profile = load_profile(write_config(tmp_path, QWEN35_27B), weights_dtype="int4")
+    cards = [device("B60", 23 * GiB), device("CPU", 64 * GiB)]
+    request = PlanRequest(maximize="decode", max_model_len=4096)
+    order = best_order(profile, cards, request)
+    assert [card.name for card in order] == ["CPU", "B60"]
+    assert make_plan(profile, order, request).partition.counts == (1, 63)
 
 
 @pytest.mark.parametrize(
@@ -233,6 +297,29 @@ def test_refusal_names_stage_lack_and_a_setting_that_fits() -> None:
     assert make_plan(profile, cards, PlanRequest(max_model_len=length)).max_model_len == length
     with pytest.raises(DoesNotFit):
         make_plan(profile, cards, PlanRequest(max_model_len=length + 1))
+
+
+def test_refusal_of_a_shared_device_names_its_last_stage() -> None:
+    card = device("a", 600)
+    with pytest.raises(DoesNotFit) as caught:
+        make_plan(dense(), [card, card], BARE)
+    assert caught.value.stage == 1
+
+
+def test_decode_reads_what_a_token_reads() -> None:
+    """Of 100 bytes a layer a token reads 30 (experts), and lm_head and final norm at the end."""
+    layer = Layer("full_attention", 100, 30, KvShape(1, 1, 1))
+    profile = dataclasses.replace(dense(), layers=(layer,) * 4)
+    request = dataclasses.replace(BARE, partition=(3, 1))
+    cards = [device("a", 9000, bandwidth=1e-6), device("b", 9000, bandwidth=2e-6)]
+    plan = make_plan(profile, cards, request)
+    assert plan.decode_tokens_per_s_limit == round(1 / (90 / 1000 + (30 + 52) / 2000), 2)
+
+
+def test_each_running_request_has_a_block_and_the_null_block_is_nobodys() -> None:
+    for version, most in (("0.28", 12), ("0.32", 11)):
+        request = PlanRequest(version=version, kv_memory=(12 * 16 * 4 * 4,), block_size=16)
+        assert make_plan(dense(), [device("a", GiB)], request).max_num_seqs == most
 
 
 def test_lack_is_exact_for_a_given_partition() -> None:
@@ -299,12 +386,111 @@ def test_warns_where_one_allocation_is_more_than_the_card_allows(tmp_path: Path)
     profile = load_profile(write_config(tmp_path, QWEN35_27B), weights_dtype="int4")
     cards = [device("A770", 20 * GiB), device("A770 2", 20 * GiB)]
     plan = make_plan(profile, cards, PlanRequest())
-    assert sum("4 GiB or more" in warning for warning in plan.warnings) == 2
+    found = [warning for warning in plan.warnings if "one allocation of 8.79 GiB" in warning]
+    assert len(found) == 2
+    advice = re.search(
+        r"--kv-cache-memory-bytes (\d+) --max-model-len (\d+) .* ([\d,]+) KV", found[1]
+    )
+    assert advice is not None
+    memory, length, tokens = (int(part.replace(",", "")) for part in advice.groups())
+    followed = PlanRequest(kv_memory=(memory,), max_model_len=length, partition=(32, 32))
+    after = make_plan(profile, cards, followed)
+    assert after.kv_cache_tokens == tokens
+    assert not any("one allocation" in warning for warning in after.warnings)
     for other in (PlanRequest(version="0.28"), PlanRequest(max_num_seqs=1, kv_memory=(GiB,))):
         warnings = make_plan(profile, cards, other).warnings
-        assert not any("4 GiB or more" in warning for warning in warnings)
+        assert not any("one allocation" in warning for warning in warnings)
     big = [device("B70", 30 * GiB), device("B70 2", 30 * GiB)]
-    assert not any("4 GiB" in w for w in make_plan(profile, big, PlanRequest()).warnings)
+    assert not any("allocation" in w for w in make_plan(profile, big, PlanRequest()).warnings)
+
+
+def test_warns_of_what_a_probed_card_allows_at_once(tmp_path: Path) -> None:
+    """The name xpu:0 says nothing of the card: the driver's limit travels in the device."""
+    profile = load_profile(write_config(tmp_path, QWEN35_27B), weights_dtype="int4")
+    limit = AllocationLimit(2 * GiB, "its driver")
+    memory = DeviceMemory(30 * GiB, 30 * GiB)
+    cards = [Device("xpu:0", memory, None, limit), Device("xpu:1", memory)]
+    warnings = make_plan(profile, cards, PlanRequest()).warnings
+    assert sum(warning.startswith("xpu:0: embed is one allocation of 2.37") for warning in warnings)
+    assert sum("xpu:0: vllm@0.33 makes one allocation" in warning for warning in warnings) == 1
+    assert not any(warning.startswith("xpu:1") for warning in warnings)
+
+
+@pytest.mark.parametrize(
+    ("version", "piece"), [("0.28", 2 * 512 * 4 * 16), ("0.33", 3 * 2 * 512 * 4 * 16)]
+)
+def test_pool_is_one_allocation_or_one_per_layer_by_version(version: str, piece: int) -> None:
+    layer = Layer("full_attention", 100, 100, KvShape(2, 512, 512))
+    profile = dense(layers=3)
+    profile = dataclasses.replace(profile, layers=(layer,) * 3)
+    memory = DeviceMemory(GiB, GiB)
+    request = dataclasses.replace(BARE, version=version, platform="cuda")
+    for size, warned in ((piece * 10 - 1, True), (piece * 10, False)):
+        card = Device("xpu:0", memory, None, AllocationLimit(size, "test"))
+        given = dataclasses.replace(request, kv_memory=(10 * 3 * 2 * 512 * 4 * 16,))
+        plan = make_plan(profile, [card], given)
+        assert plan.num_blocks == 10
+        found = [warning for warning in plan.warnings if "one allocation" in warning]
+        assert bool(found) is warned
+        if warned:
+            advised = int(found[0].split("--kv-cache-memory-bytes ")[1].split()[0])
+            less = make_plan(profile, [card], dataclasses.replace(given, kv_memory=(advised,)))
+            assert less.num_blocks == 9
+            assert not any("one allocation" in warning for warning in less.warnings)
+
+
+def test_a_processor_beside_cards_is_never_silently_slow(tmp_path: Path) -> None:
+    profile = load_profile(write_config(tmp_path, QWEN35_27B), weights_dtype="int4")
+    card, cpu = device("A770", int(15.11 * GiB)), device("CPU", 64 * GiB)
+    plan = make_plan(profile, [card, cpu], PlanRequest())
+    told = next(warning for warning in plan.warnings if "--maximize decode" in warning)
+    quick = make_plan(profile, [card, cpu], PlanRequest(maximize="decode"))
+    slow, fast = plan.partition.counts[1], quick.partition.counts[1]
+    assert told.startswith(f"{slow} of 64 layers are on the CPU")
+    assert f"({quick.partition}) {fast} are" in told
+    assert f"{quick.kv_cache_tokens:,} tokens instead of {plan.kv_cache_tokens:,}" in told
+    assert fast < slow
+    assert quick.max_model_len >= 8192
+    assert any("CPU 60" in warning for warning in quick.warnings)
+    assert not any("layers are on the CPU" in warning for warning in quick.warnings)
+    given = dataclasses.replace(PlanRequest(), partition=(32, 32))
+    assert not any("--maximize" in w for w in make_plan(profile, [card, cpu], given).warnings)
+
+
+@pytest.mark.parametrize("speeds", [(None, None), (560.0, None), (None, 60.0), (560.0, 60.0)])
+def test_decode_puts_layers_on_cards_whichever_bandwidths_are_given(
+    speeds: tuple[float | None, float | None], tmp_path: Path
+) -> None:
+    profile = load_profile(write_config(tmp_path, QWEN35_27B), weights_dtype="int4")
+    cards = [
+        device("A770", int(15.11 * GiB), bandwidth=speeds[0]),
+        device("CPU", 64 * GiB, bandwidth=speeds[1]),
+    ]
+    request = PlanRequest(maximize="decode", max_model_len=4096)
+    plan = make_plan(profile, cards, request)
+    more = Partition((plan.partition.counts[0] + 1, plan.partition.counts[1] - 1))
+    with pytest.raises(DoesNotFit):  # not one more layer goes on the card
+        make_plan(profile, cards, dataclasses.replace(request, partition=more.counts))
+    assert (plan.decode_tokens_per_s_limit is None) == (None in speeds)
+    assert any("assumed" in warning for warning in plan.warnings) == (None in speeds)
+
+
+def test_cards_of_unknown_speed_tie_with_the_slowest_known() -> None:
+    cards = [device("a", 9000, bandwidth=560.0), device("b", 9000, bandwidth=456.0)]
+    unknown = device("c", 9000)
+    assert assumed_bandwidths([*cards, unknown]) == [560.0, 456.0, 456.0]
+    assert assumed_bandwidths([unknown, device("cpu", 9000)]) == [456.0, 60.0]
+    assert assumed_bandwidths([device("cpu:0", 9000, bandwidth=200.0)]) == [200.0]
+    slow = device("d", 9000, bandwidth=50.0)
+    assert assumed_bandwidths([slow, device("CPU", 9000)]) == [50.0, 50.0]
+
+
+def test_vllm_does_not_run_a_processor_beside_cards() -> None:
+    cards = [device("a", GiB), device("CPU", GiB)]
+    assert any("--host openvino" in w for w in make_plan(dense(), cards, BARE).warnings)
+    other = dataclasses.replace(BARE, host="openvino")
+    assert not any("--host openvino" in w for w in make_plan(dense(), cards, other).warnings)
+    assert not make_plan(dense(), [cards[1]] * 2, BARE).warnings
 
 
 def test_warns_of_the_image_that_vllm_tries_at_start(tmp_path: Path) -> None:

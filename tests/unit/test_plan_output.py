@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from arcpp import fromlog
 from arcpp.cli import main
+from arcpp.errors import BadInput
 from arcpp.explain import alternatives, explain_lines
 from arcpp.fromlog import StartLog, compare, parse_log, rows_text
 from arcpp.picture import plan_svg
@@ -20,6 +23,8 @@ from arcpp.profile import load_profile
 from arcpp.report import plan_text
 
 from .planner_models import B70, B580, BUNDLED, QWEN35_27B, write_config
+
+DATA = Path(__file__).parent / "data"
 
 # Lines of a real start of vLLM 0.32.0 on two CPU stages, and of the public B70 + B580 report,
 # whose weights lines are filled in from the plan.
@@ -74,6 +79,49 @@ def test_log_of_an_xpu_start_against_its_plan(
     assert max(len(line) for line in out.splitlines()) <= 80
 
 
+# Starts of vLLM 0.32.0 on one memory node of 23.54 GiB, --gpu-memory-utilization 0.3, two stages:
+# under arcpp they share that, under the stock executor each takes all of it.
+@pytest.mark.parametrize(
+    ("executor", "available", "tokens", "within"),
+    [("arcpp", 2.89, 2_421_350, 0), ("stock", 6.41, 5_378_252, 1e-3)],
+)
+def test_logs_of_two_stages_on_one_memory_node(
+    capsys: pytest.CaptureFixture[str], executor: str, available: float, tokens: int, within: float
+) -> None:
+    path = DATA / f"vllm-0.32-cpu-pp2-{executor}.log"
+    node = ["--device", "cpu=23.54GiB:20.9GiB"]
+    arguments = [
+        "plan", str(BUNDLED), *node, *node, "--gpu-memory-utilization", "0.3", "--dtype",
+        "bfloat16", "--max-num-batched-tokens", "256", "--max-num-seqs", "8", "--host",
+        "vllm@0.32.0", "--from-log", str(path), "--json",
+    ]  # fmt: skip
+    assert main(arguments) == 0
+    rows = {(r["name"], r["rank"]): r for r in json.loads(capsys.readouterr().out)["log"]}
+    for rank in (0, 1):
+        row = rows["available KV", rank]
+        assert row["logged"] == available
+        assert row["predicted"] == pytest.approx(available, rel=0.01)
+    assert rows["KV cache", None]["logged"] == tokens
+    assert rows["KV cache", None]["predicted"] == pytest.approx(tokens, rel=0.01)
+    logged = rows["KV cache from the logged memory", None]
+    assert logged["predicted"] == pytest.approx(tokens, rel=within)  # the stock log rounds to MiB
+    assert rows["block size", None]["predicted"] == rows["block size", None]["logged"] == 256
+
+
+def test_the_exact_share_is_read_whatever_stands_before_it() -> None:
+    log = parse_log(
+        [
+            "(Worker pid=1) INFO [cpu_worker.py:260] Auto set (6.41/23.54) GiB for KV cache on "
+            "node 0, with 7.06 GiB requested memory for the worker. 0.65 GiB memory was consumed "
+            "by non-kv usages.",
+            "arcpp: stage 0: Available KV cache memory: 2.89 GiB (3099328512 bytes) of 6.41 GiB, "
+            "by the plan",
+        ]
+    )
+    assert log.kv_memory == (3_099_328_512,)
+    assert (log.consumed_gib, log.node_gib) == ({0: 0.65}, 23.54)
+
+
 def test_log_without_figures_or_file_is_bad_input(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -83,6 +131,23 @@ def test_log_without_figures_or_file_is_bad_input(
         code = main(["plan", str(BUNDLED), "--device", "A=1GiB", "--from-log", str(name)])
         assert code == 1
         assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_log_is_a_plain_file_and_bounded(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What never ends is not opened; a file is counted as it is read, whatever its size says."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "log").write_text(CPU_LOG, encoding="utf-8")
+    (tmp_path / "link").symlink_to(tmp_path / "log")
+    command = ["plan", str(BUNDLED), "--device", "cpu=8GiB", "--device", "cpu=8GiB", "--from-log"]
+    for name in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        assert main([*command, str(name)]) == 1
+        assert "is not a plain file" in capsys.readouterr().err
+    assert main([*command, str(tmp_path / "link")]) == 0
+    monkeypatch.setattr(fromlog, "_LIMIT", len(CPU_LOG) - 1)
+    assert main([*command, str(tmp_path / "log")]) == 1
+    assert "is too large" in capsys.readouterr().err
 
 
 @settings(max_examples=200, deadline=None)
@@ -119,6 +184,18 @@ def test_explanation_moves_each_cut_both_ways_and_finds_nothing_better() -> None
     assert len(lines) == 3 + len(moves)
 
 
+@pytest.mark.parametrize("more", [(), ("--explain",), ("--reorder", "--explain")])
+def test_everything_that_is_printed_is_at_most_80_columns_wide(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    command = ["plan", str(write_config(tmp_path, QWEN35_27B)), "--weights-dtype", "int4"]
+    cards = ["--device", "A770=31GiB@400", "--device", "b=24GiB@300", "--device", "c=12GiB@500"]
+    assert main([*command, *cards, *more]) == 0
+    out = capsys.readouterr().out
+    assert max(len(line) for line in out.splitlines()) <= 80
+    assert ("binds" in out) is ("--explain" in more)
+
+
 def test_explanation_says_why_a_neighbour_does_not_fit(tmp_path: Path) -> None:
     profile = load_profile(write_config(tmp_path, QWEN35_27B), weights_dtype="fp8")
     longest = make_plan(profile, [B70, B580], PlanRequest(kv_cache_dtype="fp8")).max_model_len
@@ -129,6 +206,20 @@ def test_explanation_says_why_a_neighbour_does_not_fit(tmp_path: Path) -> None:
     assert refused
     assert all("lacks" in str(move.reason) for move in refused)
     assert all(move.to_json()["fits"] is False for move in refused)
+
+
+def test_explanation_asks_whoever_planned() -> None:
+    profile = load_profile(BUNDLED)
+    plan, asked = make_plan(profile, [B70, B580], PlanRequest()), []
+
+    def planner(profile: Any, devices: Any, request: PlanRequest) -> Any:
+        asked.append(request.partition)
+        raise BadInput("mine", request.partition, "is nothing I plan")
+
+    moves = alternatives(profile, [B70, B580], PlanRequest(), plan, planner)
+    assert asked == [move.partition.counts for move in moves]
+    assert asked
+    assert all("is nothing I plan" in str(move.reason) for move in moves)
 
 
 def test_picture_is_an_svg_with_a_bar_per_card_and_nothing_from_the_network() -> None:
@@ -162,6 +253,19 @@ def test_table_is_at_most_80_columns_wide(stages: int) -> None:
     text = plan_text(make_plan(profile, devices, PlanRequest()))
     assert max(len(line) for line in text.splitlines()) <= 80
     assert text.count("\n") >= stages
+
+
+@pytest.mark.parametrize("name", ["[/]", "[red]card", "[link]", "\\[b]", "日本語カード", "a,b"])
+def test_a_device_is_shown_by_the_name_it_was_given(
+    capsys: pytest.CaptureFixture[str], name: str, tmp_path: Path
+) -> None:
+    """Whatever rich would make of it; in tables of plans, refusals and pictures."""
+    arguments = ["plan", str(BUNDLED), "--device", f"{name}=1GiB", "--device", "b=1GiB"]
+    assert main([*arguments, "--explain", "--svg", str(tmp_path / "x.svg")]) == 0
+    assert name in capsys.readouterr().out
+    assert name in "".join(ET.parse(tmp_path / "x.svg").getroot().itertext())
+    assert main([*arguments, "--margin", "0.99GiB"]) == 2
+    assert name in capsys.readouterr().out
 
 
 def test_openvino_counts_state_tables_and_the_allocation_cap(

@@ -10,7 +10,9 @@ from tests.support.fake_intel import ARC_A770, Card, FakeCore, FakePyzes, fake_t
 from arcpp.backends.levelzero_devices import match, sysman_sightings
 from arcpp.backends.openvino_devices import openvino_sightings
 from arcpp.backends.torch_devices import torch_sightings
+from arcpp.devices import AllocationLimit
 from arcpp.probe import FoundDevice, Sighting, merge
+from arcpp.probe.choose import devices_for
 from arcpp.units import GiB
 
 B580 = Card(pci="0000:83:00.0")
@@ -100,7 +102,13 @@ def test_two_unlike_cards_without_addresses_are_matched_by_model() -> None:
 
 def test_an_a770_has_a_limit_on_single_allocations() -> None:
     (device,) = found([A770S[0]])
-    assert device.max_allocation == 4 * GiB - 1
+    assert device.max_allocation == AllocationLimit(4 * GiB - 1, "compute-runtime#627")
+    (chosen,) = devices_for([device], "vllm")
+    assert chosen.name == "xpu:0"
+    assert chosen.allocation_limit == device.max_allocation
+    told = device.to_json()
+    assert told["max_allocation_bytes"] == 4 * GiB - 1
+    assert told["max_allocation_source"] == "compute-runtime#627"
     (device,) = found([B580])
     assert device.max_allocation is None
 

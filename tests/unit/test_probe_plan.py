@@ -180,3 +180,48 @@ def test_the_hook_gives_what_the_host_can_see(machine: Installer) -> None:
 def test_known_cards_have_a_bandwidth() -> None:
     found = merge(torch_sightings(fake_torch([B70, IGPU])))
     assert [device.bandwidth_gb_s for device in devices_for(found, "vllm")] == [608.0]
+
+
+@pytest.mark.parametrize("named", [(), ("--device", "xpu:0")], ids=["probed", "named"])
+def test_a_reserve_that_is_set_takes_the_place_of_the_monitors_once(
+    machine: Installer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    named: tuple[str, ...],
+) -> None:
+    screen = Sighting("pci", 0, "Intel Arc B580", "xpu", pci=B580.pci, display=True)
+    machine([B580], pci=[screen])
+
+    def reserved(*options: str) -> int:
+        stage = json.loads(plan(capsys, "--json", *named, *options)[1])["stages"][0]
+        return int(stage["reserve_bytes"])
+
+    assert reserved() == DISPLAY_RESERVE
+    monkeypatch.setenv("ARCPP_RESERVE", "xpu:0=2GiB")
+    assert reserved() == 2 * GiB
+    assert reserved("--reserve", "xpu:0=3GiB") == 3 * GiB
+    monkeypatch.setenv("ARCPP_RESERVE", "xpu:9=2GiB")
+    code, _, err = plan(capsys, *named)
+    assert code == 1
+    assert "setting reserve: 'xpu:9' is no device here: xpu:0" in err
+
+
+@pytest.mark.parametrize("named", [(), ("--device", "xpu:0")], ids=["probed", "named"])
+def test_declared_device_memory_wins_over_what_is_measured(
+    machine: Installer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    named: tuple[str, ...],
+) -> None:
+    machine([B580])
+    monkeypatch.setenv("ARCPP_DEVICE_MEMORY", "xpu:0=10GiB:8GiB")
+    stage = json.loads(plan(capsys, "--json", *named)[1])["stages"][0]
+    assert (stage["free_bytes"], stage["memory_source"]) == (8 * GiB, "declared")
+    monkeypatch.setenv("ARCPP_DEVICE_MEMORY", "xpu:0=10GiB")
+    stage = json.loads(plan(capsys, "--json", *named)[1])["stages"][0]
+    assert (stage["free_bytes"], stage["memory_source"]) == (
+        9 * GiB,
+        "torch.accelerator, total declared",
+    )
+    machine([Card(total=0, torch_free=0)])
+    assert json.loads(plan(capsys, "--json", *named)[1])["stages"][0]["free_bytes"] == 10 * GiB

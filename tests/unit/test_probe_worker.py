@@ -158,3 +158,24 @@ def test_what_the_user_declares_wins(adapter: Any) -> None:
     declared = Reading(DECLARED, 12 * GiB, 8 * GiB)
     memory, _ = adapter.module.measure(Place(), 12 * GiB, 11 * GiB, declared)
     assert (memory.free, memory.source) == (8 * GiB, "declared")
+
+
+def test_the_drivers_largest_allocation_reaches_the_plan(adapter: Any) -> None:
+    from arcpp.backends.torch_devices import allocation_limit
+
+    limit = allocation_limit(Place())
+    assert limit is not None
+    assert (limit.size, limit.source) == (4 * GiB, "levelzero")
+
+
+def test_without_a_driver_the_cards_name_says_it(
+    adapter: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from arcpp.backends.torch_devices import allocation_limit
+
+    monkeypatch.delitem(sys.modules, "pyzes")
+    assert allocation_limit(Place()) is None
+    adapter.card.name = "Intel(R) Arc(TM) A770 Graphics"
+    limit = allocation_limit(Place())
+    assert limit is not None
+    assert limit.size == 4 * GiB - 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ import pytest
 
 from arcpp.errors import BadInput, BadModel, UnknownModel
 from arcpp.profile import load_profile
+from arcpp.profile.build import from_tensors
+from arcpp.profile.readers import TensorInfo, read_checkpoint
 from arcpp.profile.roles import owner
 from arcpp.units import GiB
 
@@ -212,6 +216,17 @@ def test_unknown_formats_and_architectures_are_refused_by_name(tmp_path: Path) -
         {"torch_dtype": "int7"},
         {"quantization_config": "fp8"},
         {"max_position_embeddings": -1},
+        {"num_attention_heads": 7},
+        {"num_key_value_heads": 5},
+        {"num_key_value_heads": 64},
+        {"sliding_window": -5},
+        {"sliding_window": "long"},
+        {"sliding_window": 128, "layer_types": ["linear_attention"] * 32},
+        {"rope_scaling": "yarn"},
+        {"rope_scaling": {"type": "linear", "factor": -1}},
+        {"rope_scaling": {"type": "linear", "factor": True}},
+        {"rope_scaling": {"type": "linear", "factor": 1e30}},
+        {"architectures": ["Qwen3ForCausalLM"], "use_sliding_window": True, "sliding_window": 9},
     ],
 )
 def test_missing_or_absurd_fields_are_one_line(change: dict[str, Any], tmp_path: Path) -> None:
@@ -229,13 +244,15 @@ def test_missing_or_absurd_fields_are_one_line(change: dict[str, Any], tmp_path:
         {"layer_types": ["sliding_attention"] * 64},
         {"layer_types": "full_attention"},
         {"linear_conv_kernel_dim": 1},
+        {"mamba_ssm_dtype": "float7"},
+        {"mtp_num_hidden_layers": 10**6},
     ],
 )
 def test_contradictions_in_a_hybrid_config_are_refused(
     change: dict[str, Any], tmp_path: Path
 ) -> None:
     config = {**QWEN35_27B, "text_config": {**QWEN35_27B["text_config"], **change}}
-    with pytest.raises(BadModel):
+    with pytest.raises(BadInput):
         load_profile(write_config(tmp_path, config))
 
 
@@ -245,7 +262,7 @@ def test_contradictions_in_a_hybrid_config_are_refused(
         ("model.layers.7.mlp.gate_proj.weight", 7),
         ("model.language_model.layers.0.linear_attn.A_log", 0),
         ("backbone.layers.3.mixer.in_proj.weight", 3),
-        ("model.layers.8.self_attn.q_proj.weight", "mtp"),
+        ("model.layers.8.self_attn.q_proj.weight", 8),
         ("mtp.layers.0.self_attn.q_proj.weight", "mtp"),
         ("model.visual.blocks.0.attn.qkv.weight", "vision"),
         ("model.vision_tower.layers.0.x", "vision"),
@@ -259,7 +276,7 @@ def test_contradictions_in_a_hybrid_config_are_refused(
     ],
 )
 def test_owner_of_a_tensor(name: str, place: int | str | None) -> None:
-    assert owner(name, 8) == place
+    assert owner(name) == place
 
 
 def test_a_place_that_is_no_model_is_refused(tmp_path: Path) -> None:
@@ -422,3 +439,82 @@ def test_rotary_table_is_the_one_vllm_builds(tmp_path: Path) -> None:
     assert load_profile(write_config(tmp_path, LLAMA_8B)).rope_elements == 131072 * 128
     assert load_profile(write_config(tmp_path, NEMOTRON)).rope_elements == 0
     assert load_profile(write_config(tmp_path, GRANITE)).rope_elements == 0
+
+
+def test_windows_of_a_llama_are_for_all_layers_or_as_layer_types_say(tmp_path: Path) -> None:
+    """As in vLLM: without layer_types every layer, 0 for none, with layer_types those named."""
+
+    def windows(**changes: Any) -> set[int | None]:
+        profile = load_profile(write_config(tmp_path, {**LLAMA_8B, **changes}))
+        return {layer.window for layer in profile.layers}
+
+    assert windows(sliding_window=4096) == {4096}
+    assert windows(sliding_window=0) == windows(sliding_window=None) == {None}
+    mixed = ["sliding_attention", "full_attention"] * 16
+    assert windows(sliding_window=4096, layer_types=mixed) == {4096, None}
+    assert windows(sliding_window=4096, layer_types=["full_attention"] * 32) == {None}
+
+
+def test_weights_of_more_layers_than_the_config_has_are_refused(tmp_path: Path) -> None:
+    """Unless the config says that there are draft layers: those come after the model's own."""
+    config = json.loads((BUNDLED / "config.json").read_text("utf-8"))
+    text = config["text_config"]
+    for drafts in (1, 0):
+        text["mtp_num_hidden_layers"] = drafts
+        write_config(tmp_path, config)
+        tensors = [
+            TensorInfo(name.replace("mtp.layers.0", "model.layers.8"), dtype, shape, size)
+            for name, dtype, shape, size in (
+                (t.name, t.dtype, t.shape, t.stored_bytes) for t in read_checkpoint(BUNDLED)
+            )
+        ]
+        if drafts:
+            assert from_tensors(config, "x", tensors, None).roles["mtp"] > 0
+            continue
+        with pytest.raises(BadModel, match="only 8 layers"):
+            from_tensors(config, "x", tensors, None)
+
+
+def test_an_empty_weights_dtype_is_no_format(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="weights-dtype"):
+        load_profile(write_config(tmp_path, LLAMA_8B), weights_dtype="")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_pipe_in_a_model_folder_is_refused_and_never_read(name: str, tmp_path: Path) -> None:
+    if name != "config.json":
+        write_config(tmp_path, LLAMA_8B)
+    os.mkfifo(tmp_path / name)
+    begin = time.monotonic()
+    with pytest.raises(BadModel, match="plain file"):
+        load_profile(tmp_path)
+    assert time.monotonic() - begin < 5
+
+
+def test_of_stored_experts_a_token_reads_the_chosen(tmp_path: Path) -> None:
+    """Two of eight: a quarter of their bytes, and all of the rest."""
+    config = {**QWEN3_30B, "num_hidden_layers": 1, "num_experts": 8, "num_experts_per_tok": 2}
+    tensors = [
+        TensorInfo("model.embed_tokens.weight", "BF16", (10,), 20),
+        TensorInfo("lm_head.weight", "BF16", (10,), 20),
+        TensorInfo("model.layers.0.self_attn.q_proj.weight", "BF16", (50,), 100),
+        *(
+            TensorInfo(f"model.layers.0.mlp.experts.{i}.up_proj.weight", "BF16", (40,), 80)
+            for i in range(8)
+        ),
+    ]
+    (layer,) = from_tensors(config, "x", tensors, None).layers
+    assert layer.weights_bytes == 100 + 8 * 80
+    assert layer.active_bytes == 100 + 2 * 80
+
+
+def test_each_deepstack_index_adds_a_merger(tmp_path: Path) -> None:
+    """A norm over the merged patch (4 * 1152), two matrices and their biases, in bfloat16."""
+    merged, out = 4 * 1152, 5120
+    merger = 2 * merged + merged * merged + merged + merged * out + out
+    sizes = []
+    for indexes in ([], [8, 16, 24]):
+        vision = {**QWEN35_27B["vision_config"], "deepstack_visual_indexes": indexes}
+        config = {**QWEN35_27B, "vision_config": vision}
+        sizes.append(load_profile(write_config(tmp_path, config)).roles["vision"])
+    assert sizes[1] - sizes[0] == 3 * 2 * merger

@@ -11,12 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from arcpp.errors import BadInput, BadModel
+from arcpp.devices import Device, DeviceMemory
+from arcpp.errors import BadInput, BadModel, DoesNotFit
+from arcpp.planner import PlanRequest, make_plan
 from arcpp.profile import load_profile
 from arcpp.profile.openvino_ir import ir_sizes
 from arcpp.profile.readers import parse_json, read_header, read_json
+from arcpp.units import GiB
 
-from .planner_models import BUNDLED, LLAMA_8B
+from .planner_models import BUNDLED, GEMMA4, GPT_OSS, GRANITE, LLAMA_8B, NEMOTRON, QWEN3_30B
 
 FUZZ = settings(
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -34,10 +37,11 @@ def tensor(begin: int, end: int, shape: list[int], dtype: str = "U8") -> dict[st
 
 
 def outcome(path: Path) -> str:
-    """The refusal of a model, or nothing; any other exception is a failure."""
+    """The refusal of a model or its plan, or nothing; any other exception is a failure."""
+    card = Device("card", DeviceMemory(64 * GiB, 64 * GiB))
     try:
-        load_profile(path)
-    except BadInput as error:
+        make_plan(load_profile(path), [card], PlanRequest())
+    except (BadInput, DoesNotFit) as error:
         return str(error)
     return ""
 
@@ -145,11 +149,26 @@ JSON = st.recursive(
 )
 
 
+FAMILIES = (
+    LLAMA_8B, QWEN3_30B, GPT_OSS, GEMMA4, NEMOTRON, GRANITE,
+)  # fmt: skip
+MORE = (
+    "sliding_window",
+    "layer_types",
+    "rope_scaling",
+    "quantization_config",
+    "use_sliding_window",
+)
+
+
 @FUZZ
-@given(st.sampled_from(sorted(LLAMA_8B)), JSON)
-def test_any_value_in_a_config_field(tmp_path: Path, name: str, value: Any) -> None:
+@given(st.sampled_from(FAMILIES), st.data(), JSON)
+def test_any_value_in_a_config_field(
+    tmp_path: Path, family: dict[str, Any], data: st.DataObject, value: Any
+) -> None:
+    name = data.draw(st.sampled_from(sorted({*family, *MORE})))
     path = tmp_path / "config.json"
-    path.write_text(json.dumps({**LLAMA_8B, name: value}), encoding="utf-8")
+    path.write_text(json.dumps({**family, name: value}), encoding="utf-8")
     assert "\n" not in outcome(path)
 
 
@@ -189,7 +208,7 @@ IR = """<?xml version="1.0"?>
 def ir(tmp_path: Path, xml: str, size: int = 32) -> dict[int | str, int]:
     (tmp_path / "m.xml").write_text(xml, encoding="utf-8")
     (tmp_path / "m.bin").write_bytes(b"x" * size)
-    return ir_sizes(tmp_path / "m.xml", 2)
+    return ir_sizes(tmp_path / "m.xml")
 
 
 def test_constants_go_to_the_layer_they_flow_into(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arcpp import solver
+from arcpp.memory.layout import UNBOUNDED
+from arcpp.problem import blocks_alone, blocks_within
 from arcpp.solver import Need, Problem
 
 
@@ -31,6 +33,8 @@ def problems(draw: st.DrawFn, *, shared: bool | None = None) -> Problem:
     extra = draw(st.lists(sizes, min_size=stages, max_size=stages))
     prices = draw(st.lists(st.integers(0, 3), min_size=stages, max_size=stages))
     needs_cache = draw(st.booleans())
+    tables = draw(st.lists(st.integers(1, 6), min_size=layers, max_size=layers))
+    caps = draw(st.lists(st.sampled_from([UNBOUNDED, 6, 12]), min_size=stages, max_size=stages))
     odd = draw(st.lists(st.integers(0, 1), min_size=layers, max_size=layers))
 
     def need(stage: int, low: int, high: int) -> Need | None:
@@ -40,7 +44,9 @@ def problems(draw: st.DrawFn, *, shared: bool | None = None) -> Problem:
         if needs_cache and per_block == 0:
             return None
         fixed = extra[stage] + sum(weights[low:high])
-        return Need(fixed, per_block, prices[stage] * (fixed + 1))
+        # As in OpenVINO: the largest table of a stage's layers is one allocation.
+        limit = caps[stage] // max(tables[low:high])
+        return Need(fixed, per_block, prices[stage] * (fixed + 1), limit)
 
     budgets = tuple(draw(st.lists(st.integers(0, 400), min_size=stages, max_size=stages)))
     return Problem(layers, owners, budgets, need, draw(st.integers(1, 4)))
@@ -53,7 +59,9 @@ def rank(problem: Problem, counts: tuple[int, ...]) -> tuple[object, ...]:
         low += count
         cuts += 1 if low % problem.period else 0
     cost = solver.cost_of(problem, counts)
-    return -solver.blocks_of(problem, counts), cost, cuts, tuple(-count for count in counts)
+    slowest = solver.slowest_of(problem, counts)
+    order = tuple(-count for count in counts)
+    return -solver.blocks_of(problem, counts), cost, cuts, slowest, order
 
 
 def brute(problem: Problem, least: int) -> tuple[int, ...] | None:
@@ -112,3 +120,12 @@ def test_more_memory_never_gives_fewer_blocks(problem: Problem, which: int, more
     after = solver.solve(richer)
     assert after is not None
     assert solver.blocks_of(richer, after) >= solver.blocks_of(problem, before)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(-5, 200), st.integers(0, 100), st.integers(0, 9), st.integers(0, 50))
+def test_one_need_alone_is_as_many_together(
+    budget: int, fixed: int, per_block: int, limit: int
+) -> None:
+    need = Need(fixed, per_block, limit=limit)
+    assert blocks_alone(budget, need) == blocks_within(budget, [need])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
+import click
+from click.core import ParameterSource
+
 from arcpp.devices import Device, DeviceMemory, parse_device
-from arcpp.errors import BadInput
+from arcpp.errors import UNSAID, BadInput
 from arcpp.hooks import Hooks
 from arcpp.memory.versions import NEWEST, vllm_version
 from arcpp.partition import parse_partition
@@ -75,17 +78,22 @@ def devices_of(written: tuple[str, ...], request: PlanRequest, hooks: Hooks) -> 
     this machine is found to have. Raises BadInput.
 
     ``--device xpu:1`` (a number without ``=``) is that device of this machine, ``--device cpu``
-    its processor.
+    its processor. The setting device_memory wins over what is measured.
     """
+    declared = hooks.settings.declared
     if written:
         cpu = cpu_reading()
-        return [_possible(_device_of(text.strip(), request, cpu)) for text in written]
+        found = [_device_of(text.strip(), request, cpu) for text in written]
+        return [
+            _possible(declared(device) if is_number(text.strip()) else device)
+            for text, device in zip(written, found, strict=True)
+        ]
     if request.kv_memory is None:
         found = list(hooks.probe_devices(request.host))
         if found:
-            return [_possible(_reserved(device, request)) for device in found]
+            return [_possible(_reserved(declared(device), request)) for device in found]
         right = f"is missing, and {nothing(this_machine().devices)}: {DECLARE}"
-        raise BadInput("--device", None, right)
+        raise BadInput("--device", UNSAID, right)
     stages = len(request.partition or request.kv_memory)
     unknown = DeviceMemory(1024**5, 1024**5, source=NOT_GIVEN)
     return [Device(f"stage{index}", unknown) for index in range(stages)]
@@ -126,8 +134,17 @@ def cards_of(
     return found if len(found) == len(devices) else []
 
 
-def build_request(options: dict[str, Any], settings: Settings) -> PlanRequest:
-    """PlanRequest meant by the command's options, less ``settings.reserve``. Raises BadInput."""
+def given_options(context: click.Context) -> set[str]:
+    """Names of the options that were written, on the command line or otherwise."""
+    source = context.get_parameter_source
+    return {name for name in context.params if source(name) is not ParameterSource.DEFAULT}
+
+
+def build_request(options: Mapping[str, Any], settings: Settings) -> PlanRequest:
+    """PlanRequest meant by the command's options, less ``settings.reserve``. Raises BadInput.
+
+    ssm_dtype is no option of the command: a log may say it.
+    """
     host, version = parse_host(options["host"])
     partition, kv_memory, margin = options["partition"], options["kv_memory"], options["margin"]
     sizes = None
@@ -153,4 +170,5 @@ def build_request(options: dict[str, Any], settings: Settings) -> PlanRequest:
         reserves=parse_reserves(options["reserve"]),
         maximize=options["maximize"],
         large_allocations=options["large_allocations"],
+        ssm_dtype=options.get("ssm_dtype"),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,91 +14,24 @@ from arcpp.devices import Device
 from arcpp.errors import DoesNotFit
 from arcpp.explain import Alternative, alternatives, explain_lines
 from arcpp.fromlog import Row, StartLog, compare, read_log, rows_text
-from arcpp.hooks import hooks_for
-from arcpp.planner import Plan, best_order, make_plan
+from arcpp.hooks import Hooks, hooks_for
+from arcpp.logsettings import option_text
+from arcpp.planner import Plan, best_order
 from arcpp.probe import FoundDevice
 from arcpp.probe.choose import device_ids, numbering
 from arcpp.profile import ModelProfile
-from arcpp.request import GOALS, PlanRequest
+from arcpp.request import PlanRequest
 from arcpp.settings import read_settings
-from arcpp.units import GiB
+from arcpp.vllm_args import command_lines
+from arcpp.warn import mixes_processor
 
-from .options import build_request, cards_of, devices_of
-
-Command = Callable[..., Any]
-
-_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
-    (
-        ("--device",),
-        {
-            "multiple": True,
-            "metavar": "NAME=TOTAL[:FREE][@GBPS]",
-            "help": "A card; repeat in stage order (or xpu:0, cpu: measured); default: all.",
-        },
-    ),
-    (("--host",), {"metavar": "vllm[@VERSION]|openvino", "help": "Default: the installed vLLM."}),
-    (("--partition",), {"metavar": "60,4", "help": "Layers per stage; default: the best."}),
-    (
-        ("--kv-memory",),
-        {"metavar": "SIZE[,SIZE...]", "help": "Available KV memory per stage, as a log shows it."},
-    ),
-    (("--gpu-memory-utilization",), {"type": float, "help": "As in vLLM (its default)."}),
-    (("--block-size",), {"type": int, "help": "As in vLLM."}),
-    (("--mamba-cache-mode",), {"metavar": "none|align|all", "help": "As in vLLM."}),
-    (("--max-model-len",), {"metavar": "N|auto", "help": "Default: the longest that fits."}),
-    (("--max-num-seqs",), {"type": int, "help": "As in vLLM."}),
-    (("--max-num-batched-tokens",), {"type": int, "help": "As in vLLM."}),
-    (("--dtype",), {"help": "Activations: float16, bfloat16 or float32; default: the model's."}),
-    (("--kv-cache-dtype",), {"default": "auto", "show_default": True, "help": "As in the host."}),
-    (
-        ("--weights-dtype",),
-        {"help": "Size weights from the config in this format: fp8, int8, int4, mxfp4, float16."},
-    ),
-    (("--spec-tokens",), {"type": int, "default": 0, "help": "Draft tokens per step (MTP)."}),
-    (("--block-align",), {"type": int, "help": "Multiple a hybrid's block is rounded up to."}),
-    (
-        ("--prefix-caching/--no-prefix-caching",),
-        {"default": None, "help": "Default: as in the host's version."},
-    ),
-    (("--margin",), {"metavar": "SIZE", "help": "Left free on every card (256MiB)."}),
-    (
-        ("--reserve",),
-        {"multiple": True, "metavar": "NAME=SIZE", "help": "Promised to others on a card."},
-    ),
-    (
-        ("--maximize",),
-        {
-            "type": click.Choice(GOALS),
-            "default": GOALS[0],
-            "show_default": True,
-            "metavar": "|".join(GOALS),
-            "help": "What the best split has most of.",
-        },
-    ),
-    (("--reorder",), {"is_flag": True, "help": "Try the cards in every order."}),
-    (
-        ("--large-allocations",),
-        {"is_flag": True, "help": "OpenVINO: GPU_ENABLE_LARGE_ALLOCATIONS is on."},
-    ),
-    (("--explain",), {"is_flag": True, "help": "What binds, and what one layer more would do."}),
-    (("--svg",), {"type": click.Path(path_type=Path), "help": "Write a picture of the plan."}),
-    (
-        ("--from-log",),
-        {"type": click.Path(path_type=Path), "help": "Compare with a vLLM start-up log."},
-    ),
-    (("--json", "as_json"), {"is_flag": True, "help": "Print one JSON object."}),
-)
-
-
-def _with_options(command: Command) -> Command:
-    for names, settings in reversed(_OPTIONS):
-        command = click.option(*names, **settings)(command)
-    return command
+from .options import build_request, cards_of, devices_of, given_options
+from .plan_options import with_options
 
 
 @click.command("plan")
 @click.argument("model")
-@_with_options
+@with_options
 def plan_command(
     model: str,
     *,
@@ -117,18 +50,23 @@ def plan_command(
     """
     settings = read_settings()
     hooks = hooks_for(settings)
-    request = build_request(options, settings)
     log = None if from_log is None else read_log(from_log)
+    taken = {} if log is None else log.taken(given_options(click.get_current_context()))
+    request = build_request({**options, **taken}, settings)
     if log is not None:
         request = log.as_run(request)
+    # Before devices are asked for: a reserve that is set takes the place of the device's own.
+    request = replace(request, reserves={**settings.reserve, **request.reserves})
     devices = devices_of(options["device"], request, hooks)
-    reserves = settings.reserves_on(devices) | dict(request.reserves)
-    request = replace(request, reserves=reserves, platform=_platform(devices))
+    settings.reserves_on(devices)
+    request = replace(request, platform=_platform(devices))
+    if log is not None:
+        devices, request = log.apart(devices, request)
     profile = hooks.model_profile(model, weights_dtype=weights_dtype, dtype=request.dtype)
     try:
         if reorder:
-            devices = list(best_order(profile, devices, request))
-        plan = hooks.plan(profile, devices, request)
+            devices = list(best_order(profile, devices, request, hooks.plan))
+        plan, request = _planned(hooks, profile, devices, request, log)
     except DoesNotFit as error:
         if as_json:
             click.echo(json.dumps(_refusal_json(error, request)))
@@ -142,18 +80,37 @@ def plan_command(
         from arcpp.picture import write_svg
 
         write_svg(plan, svg)
-    rows = () if log is None else _compared(profile, devices, request, plan, log)
-    neighbours = alternatives(profile, devices, request, plan) if explain else ()
+    rows: tuple[Row, ...] = ()
+    if log is not None:
+        rows = _compared(hooks, profile, devices, request, plan=plan, log=log)
+    neighbours = alternatives(profile, devices, request, plan, hooks.plan) if explain else None
     if as_json:
-        click.echo(
-            json.dumps(_json(plan, cards, neighbours if explain else None, rows if log else None))
-        )
+        click.echo(json.dumps(_json(plan, cards, neighbours, None if log is None else rows, taken)))
         return 0
-    lines = [_text(plan), *_cards_text(devices, cards)]
-    lines += explain_lines(plan, neighbours) if explain else ()
+    lines = _cards_text(devices, cards)
+    lines += [] if neighbours is None else explain_lines(plan, neighbours)
+    lines += _taken_text(taken)
+    lines = [_text(plan), *_wrapped(lines)]
     lines += rows_text(rows) if rows else ()
+    lines += _command_text(model, plan, devices, request) if log is None else ()
     click.echo("\n".join(lines))
     return 0
+
+
+def _planned(
+    hooks: Hooks,
+    profile: ModelProfile,
+    devices: Sequence[Device],
+    request: PlanRequest,
+    log: StartLog | None,
+) -> tuple[Plan, PlanRequest]:
+    """The plan, and the request it was made for: with a log, less what the processes took. The
+    options of the host stay those that were asked for."""
+    plan = hooks.plan(profile, devices, request)
+    if log is None:
+        return plan, request
+    request = log.with_processes(request, plan)
+    return replace(hooks.plan(profile, devices, request), host_args=plan.host_args), request
 
 
 def _json(
@@ -161,6 +118,7 @@ def _json(
     cards: Sequence[FoundDevice],
     neighbours: Sequence[Alternative] | None,
     rows: Sequence[Row] | None,
+    taken: Mapping[str, object],
 ) -> dict[str, Any]:
     """The plan's object, with what was probed, explained and compared where it was."""
     result = plan.to_json()
@@ -170,23 +128,25 @@ def _json(
         result["explain"] = [other.to_json() for other in neighbours]
     if rows is not None:
         result["log"] = [row.to_json() for row in rows]
+        result["log_options"] = dict(taken)
     return result
 
 
 def _compared(
+    hooks: Hooks,
     profile: ModelProfile,
     devices: Sequence[Device],
     request: PlanRequest,
+    *,
     plan: Plan,
     log: StartLog,
 ) -> tuple[Row, ...]:
     """The plan against the log, and against itself with the KV memory that was logged."""
     again = None
-    if len(log.available_gib) == len(devices):
-        memory = tuple(int(log.available_gib[rank] * GiB) for rank in sorted(log.available_gib))
-        given = replace(request, kv_memory=memory, partition=plan.partition.counts)
+    if request.kv_memory is None and len(log.available_gib) == len(devices):
+        given = replace(request, kv_memory=log.kv_memory, partition=plan.partition.counts)
         try:
-            again = make_plan(profile, devices, given)
+            again = hooks.plan(profile, devices, given)
         except DoesNotFit:
             again = None
     return compare(plan, log, again)
@@ -206,12 +166,39 @@ def _cards_text(devices: Sequence[Device], cards: Sequence[FoundDevice]) -> list
     """Which card each device is, where its figures come from, and both hosts' numbering."""
     lines = []
     for device, card in zip(devices, cards, strict=False):
-        lines += [numbering(card, device.name), f"  free memory from {device.memory.source}"]
+        which, _, numbers = numbering(card, device.name).partition(", ")
+        lines += [which, f"  {numbers}"] if numbers else [which]
+        lines += [f"  free memory from {device.memory.source}"]
         lines += [f"  {card.verdict.doubt}"] if card.verdict.doubt else []
     order = device_ids(cards)
     if order:
         lines.append(f"for vLLM in this order: {' '.join(order)}")
     return lines
+
+
+def _taken_text(taken: Mapping[str, object]) -> list[str]:
+    """Which options were not given but taken from the log."""
+    shown = ", ".join(option_text(name, value) for name, value in taken.items())
+    return [f"as the log says: {shown}"] if taken else []
+
+
+def _command_text(
+    model: str, plan: Plan, devices: Sequence[Device], request: PlanRequest
+) -> list[str]:
+    """The command to copy; nothing where vLLM could not run the plan. A bare config.json is no
+    model to serve: MODEL stands for the folder. Reserves are for the reader to name: the server's
+    devices need not be called as the plan's."""
+    if not plan.host.startswith("vllm") or mixes_processor(tuple(devices)):
+        return []
+    folder = model if Path(model).is_dir() else "MODEL"
+    kept = " with ARCPP_RESERVE=NAME=SIZE for what is reserved" if request.reserves else ""
+    return [f"to run it{kept}:", *command_lines(folder, plan, _width())]
+
+
+def _width() -> int:
+    from arcpp.report import WIDTH
+
+    return WIDTH
 
 
 def _refusal_json(error: DoesNotFit, request: PlanRequest) -> dict[str, Any]:
@@ -231,6 +218,12 @@ def _needs_text(error: DoesNotFit) -> str:
     from arcpp.report import needs_text
 
     return needs_text(error.needs)
+
+
+def _wrapped(lines: Sequence[str]) -> list[str]:
+    from arcpp.report import wrapped
+
+    return wrapped(lines)
 
 
 def _text(plan: Plan) -> str:

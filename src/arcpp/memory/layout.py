@@ -27,16 +27,21 @@ class CacheLayout(Protocol):
     def caches(self) -> bool:
         """Whether the model keeps any cache at all."""
 
-    def bytes_per_block(self, low: int, high: int) -> int:
-        """Bytes one block takes on a stage that holds layers [low, high)."""
+    def bytes_per_block(self, index: int, low: int, high: int) -> int:
+        """Bytes one block takes on stage ``index`` that holds layers [low, high)."""
 
-    def fixed_state(self, low: int, high: int, sequences: int) -> int:
+    def fixed_state(self, index: int, low: int, high: int, sequences: int) -> int:
         """Bytes of state tables beside the blocks, for ``sequences`` running requests."""
 
-    def block_limit(self, low: int, high: int) -> int:
-        """Most blocks such a stage can hold whatever its memory."""
+    def block_limit(self, index: int, low: int, high: int, sequences: int) -> int:
+        """Most blocks such a stage can hold whatever its memory; negative: not even its state."""
 
-    def runs(self, low: int, high: int) -> bool:
+    def largest_allocation(
+        self, index: int, low: int, high: int, blocks: int, sequences: int
+    ) -> int:
+        """Bytes of the largest single allocation for ``blocks`` and ``sequences`` there."""
+
+    def runs(self, index: int, low: int, high: int) -> bool:
         """Whether the host can run such a stage at all."""
 
     def state_blocks(self, tokens: int = 1) -> int:

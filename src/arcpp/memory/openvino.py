@@ -7,6 +7,8 @@ different layers need not be equal. Shapes follow the paged form that OpenVINO 2
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
 
@@ -23,16 +25,23 @@ _GPU_BLOCK, _CPU_BLOCK = 16, 32
 
 
 def kv_block_bytes(shape: KvShape, precision: str, platform: str, dtype: str) -> int:
-    """Bytes of one layer's block. precision: auto (u8), u8, u4, f16, bf16 or f32.
+    """Bytes of one layer's block, keys and values. See kv_table_bytes()."""
+    return sum(kv_table_bytes(shape, precision, platform, dtype))
 
-    u8 and u4 keep a scale and a zero point per token and head: 16-bit on GPU, 32-bit on CPU;
-    the CPU keeps those of keys per channel and block instead. Raises BadInput.
+
+def kv_table_bytes(shape: KvShape, precision: str, platform: str, dtype: str) -> tuple[int, int]:
+    """Bytes of one layer's block of keys, and of values, which are two tables.
+
+    precision: auto (u8), u8, u4, f16, bf16 or f32. u8 and u4 keep a scale and a zero point per
+    token and head: 16-bit on GPU, 32-bit on CPU; the CPU keeps those of keys per channel and
+    block instead. Raises BadInput.
     """
     block = _CPU_BLOCK if platform == "cpu" else _GPU_BLOCK
     plain = {"f16": 2, "float16": 2, "bf16": 2, "bfloat16": 2, "f32": 4, "float32": 4}
     chosen = "u8" if precision in ("auto", "i8") else precision
     if chosen in plain:
-        return shape.elements * block * plain[chosen]
+        each = shape.heads * block * plain[chosen]
+        return each * shape.head_dim, each * shape.head_dim_v
     if chosen not in ("u8", "u4"):
         right = f"is not a KV precision of OpenVINO: write u8, u4 or f16 (model {dtype})"
         raise BadInput("--kv-cache-dtype", precision, right)
@@ -40,77 +49,124 @@ def kv_block_bytes(shape: KvShape, precision: str, platform: str, dtype: str) ->
     if platform == "cpu":
         keys = cdiv(block, parts) * shape.head_dim + 8 * shape.head_dim
         values = block * (cdiv(shape.head_dim_v, parts) + 8)
-        return shape.heads * (keys + values)
-    per_token = cdiv(shape.head_dim, parts) + cdiv(shape.head_dim_v, parts) + 8
-    return shape.heads * block * per_token
+        return shape.heads * keys, shape.heads * values
+    keys, values = (cdiv(size, parts) + 4 for size in (shape.head_dim, shape.head_dim_v))
+    return shape.heads * block * keys, shape.heads * block * values
 
 
 def state_bytes(layer: Layer) -> int:
     """Bytes of one state slot: float32, with one convolution column more than vLLM keeps."""
+    return sum(_state_tables(layer))
+
+
+def largest_state(layer: Layer) -> int:
+    """Bytes of one slot in the larger of a layer's two state tables."""
+    return max(_state_tables(layer))
+
+
+def _state_tables(layer: Layer) -> tuple[int, int]:
     if layer.state is None:
-        return 0
+        return 0, 0
     columns = (layer.state.conv_rows + 1) * layer.state.conv_dim
-    return (columns + prod(layer.state.ssm)) * SIZES["float32"]
+    return columns * SIZES["float32"], prod(layer.state.ssm) * SIZES["float32"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a stage runs. cpu: on the processor. largest: of its single allocations, in bytes,
+    or None where nothing limits them."""
+
+    cpu: bool
+    largest: int | None
+
+
+class _Tables:
+    """Sizes of one kind of device for one block of the engine, by layer, as prefix sums."""
+
+    def __init__(
+        self, profile: ModelProfile, precision: str, cpu: bool, block: int, drafts: bool
+    ) -> None:
+        platform, own = ("cpu", _CPU_BLOCK) if cpu else ("gpu", _GPU_BLOCK)
+
+        def tables(layer: Layer) -> tuple[int, int]:
+            if layer.kv is None:
+                return 0, 0
+            sizes = kv_table_bytes(layer.kv, precision, platform, profile.dtype)
+            return sizes[0] * (block // own), sizes[1] * (block // own)
+
+        both = [tables(layer) for layer in profile.layers]
+        self.largest = [max(pair) for pair in both]
+        self.sums = [0, *accumulate(keys + values for keys, values in both)]
+        # The draft layers' cache lies on the last stage.
+        self.drafts = sum(sum(tables(layer)) for layer in profile.mtp_layers) if drafts else 0
 
 
 class PagedLayout:
-    """The engine's cache for one model. See CacheLayout."""
+    """The engine's cache for one model. See CacheLayout.
+
+    A block is as many tokens as one block of the device with the largest has: with a stage on
+    the processor 32, of which a GPU stage holds two blocks of its own 16.
+    """
 
     label = "openvino"
     null_blocks = 0
 
     def __init__(
-        self,
-        profile: ModelProfile,
-        *,
-        precision: str,
-        platform: str,
-        spec_tokens: int,
-        large_allocations: bool,
+        self, profile: ModelProfile, *, precision: str, places: Sequence[Place], spec_tokens: int
     ) -> None:
-        """Raises BadInput for a KV precision OpenVINO does not have."""
-        self.block_tokens = _CPU_BLOCK if platform == "cpu" else _GPU_BLOCK
+        """places: by stage. Raises BadInput for a KV precision OpenVINO does not have."""
+        cpus = {place.cpu for place in places}
+        self.block_tokens = _CPU_BLOCK if True in cpus else _GPU_BLOCK
+        self._places = tuple(places)
         self._slots = 1 + spec_tokens
-        self._capped = platform != "cpu" and not large_allocations
-        blocks = [
-            0 if layer.kv is None else kv_block_bytes(layer.kv, precision, platform, profile.dtype)
-            for layer in profile.layers
-        ]
+        tables = {
+            cpu: _Tables(profile, precision, cpu, self.block_tokens, spec_tokens > 0)
+            for cpu in cpus
+        }
+        self._tables = [tables[place.cpu] for place in places]
+        self._layers = len(profile.layers)
         self._states = [state_bytes(layer) for layer in profile.layers]
-        # Keys and values are separate tensors of equal size, near enough, for the cap.
-        self._tensors = [cdiv(size, 2) for size in blocks]
-        self._block_sums = [0, *accumulate(blocks)]
-        self._drafts = 0
-        if spec_tokens:  # the draft layers' cache lies on the last stage
-            shapes = [layer.kv for layer in profile.mtp_layers if layer.kv is not None]
-            self._drafts = sum(
-                kv_block_bytes(shape, precision, platform, profile.dtype) for shape in shapes
-            )
+        self._state_tables = [largest_state(layer) for layer in profile.layers]
         self._state_sums = [0, *accumulate(self._states)]
 
     @property
     def caches(self) -> bool:
         """See CacheLayout."""
-        return self._block_sums[-1] > 0
+        return self._tables[0].sums[-1] > 0
 
-    def bytes_per_block(self, low: int, high: int) -> int:
+    def bytes_per_block(self, index: int, low: int, high: int) -> int:
         """See CacheLayout."""
-        drafts = self._drafts if high == len(self._tensors) else 0
-        return self._block_sums[high] - self._block_sums[low] + drafts
+        tables = self._tables[index]
+        drafts = tables.drafts if high == self._layers else 0
+        return tables.sums[high] - tables.sums[low] + drafts
 
-    def fixed_state(self, low: int, high: int, sequences: int) -> int:
+    def largest_allocation(
+        self, index: int, low: int, high: int, blocks: int, sequences: int
+    ) -> int:
+        """The largest of the layers' key, value and state tables, each an allocation."""
+        table = max(self._tables[index].largest[low:high], default=0)
+        state = max(self._state_tables[low:high], default=0)
+        return max(blocks * table, (sequences * self._slots + 1) * state)
+
+    def fixed_state(self, index: int, low: int, high: int, sequences: int) -> int:
         """A slot per running request (one more per draft token), and the permanent zero slot."""
+        del index
         each = self._state_sums[high] - self._state_sums[low]
         return each * (sequences * self._slots + 1)
 
-    def block_limit(self, low: int, high: int) -> int:
-        """Blocks at which a layer's key table reaches the allocation cap."""
-        largest = max(self._tensors[low:high], default=0)
-        return ALLOCATION_CAP // largest if self._capped and largest else UNBOUNDED
+    def block_limit(self, index: int, low: int, high: int, sequences: int) -> int:
+        """Blocks at which a layer's table reaches the largest allocation of the device."""
+        largest = self._places[index].largest
+        if largest is None:
+            return UNBOUNDED
+        if self.largest_allocation(index, low, high, 0, sequences) > largest:
+            return -1
+        table = max(self._tables[index].largest[low:high], default=0)
+        return largest // table if table else UNBOUNDED
 
-    def runs(self, low: int, high: int) -> bool:
+    def runs(self, index: int, low: int, high: int) -> bool:
         """Every cut runs: a stage needs no cache of its own."""
-        del low, high
+        del index, low, high
         return True
 
     def state_blocks(self, tokens: int = 1) -> int:

@@ -74,6 +74,7 @@ class KvLayout:
             [0, *accumulate(group.pages.get(i, 0) for i in range(len(self.layers)))]
             for group in self.groups
         ]
+        self._known: dict[tuple[int, int], int] = {}
 
     @property
     def label(self) -> str:
@@ -90,25 +91,41 @@ class KvLayout:
         """The one block the pool never hands out, where checks leave it out."""
         return 1 if self.options.version.null_block_reserved else 0
 
-    def fixed_state(self, low: int, high: int, sequences: int) -> int:
+    def fixed_state(self, index: int, low: int, high: int, sequences: int) -> int:
         """None: state shares the pool of blocks."""
-        del low, high, sequences
+        del index, low, high, sequences
         return 0
 
-    def block_limit(self, low: int, high: int) -> int:
-        """None."""
-        del low, high
+    def block_limit(self, index: int, low: int, high: int, sequences: int) -> int:
+        """None: vLLM takes what its budget allows, and fails where a driver refuses."""
+        del index, low, high, sequences
         return UNBOUNDED
 
-    def runs(self, low: int, high: int) -> bool:
+    def runs(self, index: int, low: int, high: int) -> bool:
         """vLLM divides by a rank's bytes per block: a rank without any cache cannot start."""
-        return not self.groups or self.bytes_per_block(low, high) > 0
+        return not self.groups or self.bytes_per_block(index, low, high) > 0
 
-    def bytes_per_block(self, low: int, high: int) -> int:
+    def bytes_per_block(self, index: int, low: int, high: int) -> int:
         """Bytes one block takes on a rank that holds layers [low, high)."""
-        if high == self.model_layers:
-            high = len(self.layers)  # draft layers live on the last rank
-        return max((sums[high] - sums[low] for sums in self._sums), default=0)
+        del index  # the same rules on every rank
+        known = self._known.get((low, high))
+        if known is None:
+            # Draft layers live on the last rank.
+            end = len(self.layers) if high == self.model_layers else high
+            known = max((sums[end] - sums[low] for sums in self._sums), default=0)
+            self._known[low, high] = known
+        return known
+
+    def largest_allocation(
+        self, index: int, low: int, high: int, blocks: int, sequences: int
+    ) -> int:
+        """The whole pool where it is one allocation, else the largest layer's part of it."""
+        del sequences
+        if self.options.version.one_allocation:
+            return blocks * self.bytes_per_block(index, low, high)
+        end = len(self.layers) if high == self.model_layers else high
+        pages = (page for group in self.groups for i, page in group.pages.items() if low <= i < end)
+        return blocks * max(pages, default=0)
 
     def state_blocks(self, tokens: int = 1) -> int:
         """Blocks one request of ``tokens`` takes for recurrent state, over all groups."""

@@ -58,7 +58,8 @@ class Child:
             finally:
                 self._end()
             if code != 0:
-                return Outcome(CRASHED, {}, f"{_ended(code)}: {self._last_words()}".rstrip(": "))
+                said = f"{how_it_ended(code)}: {last_words(self._err)}".rstrip(": ")
+                return Outcome(CRASHED, {}, said)
             self._out.seek(0)
             lines = self._out.read().decode(errors="replace").strip().splitlines()
             try:
@@ -82,19 +83,22 @@ class Child:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
-    def _last_words(self) -> str:
-        self._err.seek(0, os.SEEK_END)
-        self._err.seek(max(0, self._err.tell() - 4096))
-        lines = self._err.read().decode(errors="replace").strip().splitlines()
-        return lines[-1].strip()[:300] if lines else ""
-
 
 def run(module: str, arguments: Sequence[str] = (), *, deadline_s: float) -> Outcome:
     """Outcome of ``python -m module arguments``."""
     return Child(module, arguments, deadline_s=deadline_s).outcome()
 
 
-def _ended(code: int) -> str:
+def last_words(output: IO[bytes]) -> str:
+    """The last line that is in ``output``, cut where it is long; "" when there is none."""
+    output.seek(0, os.SEEK_END)
+    output.seek(max(0, output.tell() - 4096))
+    lines = output.read().decode(errors="replace").strip().splitlines()
+    return lines[-1].strip()[:300] if lines else ""
+
+
+def how_it_ended(code: int) -> str:
+    """An exit code in words."""
     if code >= 0:
         return f"exit code {code}"
     try:

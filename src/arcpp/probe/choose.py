@@ -114,4 +114,5 @@ def _device(found: FoundDevice, name: str, reserved: Container[str]) -> Device:
         memory = DeviceMemory(0, 0, source=why or "no source answers")
     elif name not in reserved:
         memory = replace(memory, reserve=default_reserve(found.display))
-    return Device(name, memory, _BANDWIDTH.get(short_name(found.name) or ""))
+    speed = _BANDWIDTH.get(short_name(found.name) or "")
+    return Device(name, memory, speed, found.max_allocation)

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from arcpp.devices import AllocationLimit, known_limit
+
 from .identity import pci_from_intel_uuid, short_name, visible_cards
 from .reading import Reading, Verdict, judge
 from .sighting import OTHER, XPU, Sighting
-
-#: Alchemist drivers refuse single allocations of 4 GiB (compute-runtime#627).
-ALCHEMIST_ALLOCATION = 4 * 1024**3 - 1
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class FoundDevice:
     integrated: bool
     display: bool
     driver: str | None
-    max_allocation: int | None
+    max_allocation: AllocationLimit | None
     numbers: Mapping[str, str]
     verdict: Verdict
     by_order: tuple[str, ...] = ()
@@ -42,6 +41,7 @@ class FoundDevice:
 
     def to_json(self) -> dict[str, Any]:
         """Fields by name; sizes in bytes."""
+        limit = self.max_allocation
         return {
             "name": self.name,
             "kind": self.kind,
@@ -50,7 +50,8 @@ class FoundDevice:
             "integrated": self.integrated,
             "display": self.display,
             "driver": self.driver,
-            "max_allocation_bytes": self.max_allocation,
+            "max_allocation_bytes": limit.size if limit else None,
+            "max_allocation_source": limit.source if limit else None,
             "numbers": dict(self.numbers),
             "matched_by_order": list(self.by_order),
             "memory": self.verdict.to_json(),
@@ -161,9 +162,9 @@ def _found(group: _Group) -> FoundDevice:
     readings: list[Reading] = [r for sighting in group.seen for r in sighting.readings]
     names = [seen.name for seen in group.seen]
     name = next((each for each in names if short_name(each)), names[-1])
-    limits = [seen.max_allocation for seen in group.seen if seen.max_allocation]
-    if (short_name(name) or "").startswith("A"):
-        limits.append(ALCHEMIST_ALLOCATION)
+    limits = [AllocationLimit(s.max_allocation, s.source) for s in group.seen if s.max_allocation]
+    known = known_limit(name)
+    limits += [known] if known is not None else []
     kinds = [seen.kind for seen in group.seen if seen.kind != OTHER]
     return FoundDevice(
         name=name,
@@ -173,7 +174,7 @@ def _found(group: _Group) -> FoundDevice:
         integrated=any(seen.integrated is True for seen in group.seen),
         display=any(seen.display is True for seen in group.seen),
         driver=group.first("driver"),
-        max_allocation=min(limits, default=None),
+        max_allocation=min(limits, key=lambda limit: limit.size, default=None),
         numbers={seen.source: seen.number for seen in group.seen if seen.number is not None},
         verdict=judge(readings),
         by_order=tuple(group.by_order),

@@ -45,4 +45,7 @@ def load_profile(
         return from_config(config, str(place / "config.json"), weights_dtype, dtype)
     if place.suffix == ".json":
         return from_config(read_json(place), str(place), weights_dtype, dtype)
-    raise BadModel("MODEL", str(path), "is neither a folder with config.json nor a config.json")
+    right = "is neither a folder with config.json nor a config.json"
+    if not place.exists() and str(path).count("/") == 1 and not str(path).startswith((".", "/")):
+        right += f" (a name on a hub? fetch it first: hf download {path} --local-dir DIR)"
+    raise BadModel("MODEL", str(path), right)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from arcpp.errors import BadModel
+
 from .fields import Fields
 from .inventory import Inventory
 from .model import GatedDelta, KvShape, RecurrentState
@@ -15,13 +17,19 @@ from .model import GatedDelta, KvShape, RecurrentState
 
 def head_dim(text: Fields) -> int:
     """``head_dim``, or hidden size over heads where the config leaves it out."""
-    heads = text.count("num_attention_heads")
-    return text.count("head_dim", default=max(1, text.count("hidden_size") // heads))
+    heads, hidden = text.count("num_attention_heads"), text.count("hidden_size")
+    if not text.has("head_dim") and hidden % heads:
+        raise BadModel(f"{text.where}: num_attention_heads", heads, f"does not divide {hidden}")
+    return text.count("head_dim", default=hidden // heads)
 
 
 def kv_shape(text: Fields) -> KvShape:
     """KV of an ordinary attention layer."""
-    heads = text.count("num_key_value_heads", default=text.count("num_attention_heads"))
+    queries = text.count("num_attention_heads")
+    heads = text.count("num_key_value_heads", default=queries)
+    if queries % heads:
+        right = f"does not divide {queries} attention heads"
+        raise BadModel(f"{text.where}: num_key_value_heads", heads, right)
     return KvShape(heads, head_dim(text), head_dim(text))
 
 

@@ -49,7 +49,7 @@ def from_config(
     if family.unsized is not None:
         right = "of this family is not sized from a config: give the folder with the weights"
         raise BadModel(where, family.unsized, right)
-    form = weight_format(weights_dtype or model.stored, run)
+    form = weight_format(model.stored if weights_dtype is None else weights_dtype, run)
     hidden, vocab = text.count("hidden_size"), text.count("vocab_size")
     tied = tie(whole, text)
     roles = {"embed": form.plain(vocab * hidden), "final_norm": form.plain(family.final_norm)}
@@ -80,15 +80,15 @@ def from_tensors(
     tensors and config contradict each other.
     """
     model = _Model(config, where, dtype)
-    count = len(model.family.layers)
     sizes: dict[int | str, int] = {}
     routed: dict[int | str, int] = {}
     for tensor in tensors:
-        place = owner(tensor.name, count)
+        place = owner(tensor.name)
         if place is None:
             raise BadModel(where, tensor.name[:120], "is a tensor of no known layer or role")
         if place == IGNORED:
             continue
+        place = model.place(place)
         size = _kept_bytes(tensor, model.run, model.stored)
         sizes[place] = sizes.get(place, 0) + size
         if ".experts." in tensor.name:
@@ -101,7 +101,10 @@ def from_tensors(
 def from_ir(config: dict[str, Any], folder: Path, dtype: str | None) -> ModelProfile:
     """Profile of an OpenVINO export: sizes as packed. Raises as :func:`from_tensors`."""
     model = _Model(config, str(folder), dtype)
-    sizes = folder_sizes(folder, len(model.family.layers))
+    sizes: dict[int | str, int] = {}
+    for place, size in folder_sizes(folder).items():
+        known = model.place(place)
+        sizes[known] = sizes.get(known, 0) + size
     if "embed" not in sizes:
         sizes["embed"] = sizes.pop("lm_head", 0)  # a tied model keeps one matrix, for both
     shares = {place: model.share(place) for place in sizes}
@@ -119,6 +122,11 @@ class _Model:
         self.family = FAMILIES[self.name](self.text, self.whole)
         self.run = run_dtype(self.whole, self.text, dtype)
         self.stored = quantization(self.whole, self.text)
+
+    def place(self, found: int | str) -> int | str:
+        """Where ``found`` belongs: layers beyond the model's own are its draft layers, if any."""
+        beyond = isinstance(found, int) and found >= len(self.family.layers)
+        return "mtp" if beyond and self.family.mtp else found
 
     def share(self, place: int | str) -> Fraction:
         """Share of routed experts in a layer's parameters, where names do not tell."""
@@ -302,10 +310,13 @@ def longest(text: Fields) -> int:
     found = [text.count(name) for name in _LENGTHS if text.has(name)]
     length = min(found) if found else 2048
     for name in ("rope_parameters", "rope_scaling"):
-        rope = text.raw(name)
-        if isinstance(rope, dict):
-            kind = rope.get("rope_type", rope.get("type", "default"))
-            factor = rope.get("factor")
-            if kind not in _UNSCALED and isinstance(factor, (int, float)) and 0 < factor < 10**6:
-                return int(length * factor)
+        rope = text.inner(name)
+        if rope is None or not rope.has("factor"):
+            continue
+        kind, factor = rope.raw("rope_type") or rope.raw("type") or "default", rope.raw("factor")
+        number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
+        if not number or not 0 < factor < 10**6:
+            raise BadModel(f"{rope.where}: factor", factor, "is not a number above 0")
+        if kind not in _UNSCALED:
+            return int(length * factor)
     return length

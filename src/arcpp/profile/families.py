@@ -16,7 +16,15 @@ from .fields import Fields
 from .inventory import Inventory, total
 from .mamba_families import granite_hybrid, nemotron_h
 from .model import FULL, LINEAR, SLIDING, KvShape
-from .shapes import EVERYWHERE, Family, LayerShape, attention_width, feed_forward, layer_count
+from .shapes import (
+    EVERYWHERE,
+    Family,
+    LayerShape,
+    attention_width,
+    feed_forward,
+    layer_count,
+    state_dtype,
+)
 
 
 def _dense(text: Fields, *, norms: bool, qkv_bias: bool) -> tuple[LayerShape, ...]:
@@ -30,30 +38,43 @@ def _dense(text: Fields, *, norms: bool, qkv_bias: bool) -> tuple[LayerShape, ..
 
 
 def llama(text: Fields, _whole: Fields) -> Family:
-    """Llama and Mistral."""
+    """Llama and Mistral. A window is for every layer, unless layer_types says for which."""
     layers = _dense(text, norms=False, qkv_bias=False)
-    window = text.raw("sliding_window")
-    if isinstance(window, int) and not isinstance(window, bool) and window > 0:
-        layers = tuple(replace(layer, kind=SLIDING, window=window) for layer in layers)
+    window = text.count("sliding_window", default=0, least=0)
+    kinds = text.texts("layer_types", len(layers)) or [SLIDING] * len(layers)
+    if window:
+        layers = tuple(
+            replace(layer, kind=SLIDING, window=window) if kind == SLIDING else layer
+            for layer, kind in zip(layers, _attention_kinds(text, kinds), strict=True)
+        )
     return Family(layers, frozenset(), text.count("hidden_size"))
 
 
 def qwen2(text: Fields, _whole: Fields) -> Family:
     """Qwen2 and Qwen2.5."""
+    _no_window(text)
     layers = _dense(text, norms=False, qkv_bias=True)
     return Family(layers, frozenset(), text.count("hidden_size"))
 
 
 def qwen3(text: Fields, _whole: Fields) -> Family:
     """Qwen3, dense."""
+    _no_window(text)
     layers = _dense(text, norms=True, qkv_bias=False)
     return Family(layers, frozenset(), text.count("hidden_size"))
 
 
 def qwen3_moe(text: Fields, _whole: Fields) -> Family:
     """Qwen3, mixture of experts."""
+    _no_window(text)
     layers = _dense(text, norms=True, qkv_bias=False)
     return Family(layers, EVERYWHERE, text.count("hidden_size"))
+
+
+def _no_window(text: Fields) -> None:
+    """Refuse a Qwen with sliding windows switched on: which layers have one is not known here."""
+    if text.flag("use_sliding_window", False) and text.has("sliding_window"):
+        raise BadModel(f"{text.where}: use_sliding_window", True, "is not supported")
 
 
 def _hybrid_kinds(text: Fields) -> list[str]:
@@ -77,7 +98,7 @@ def qwen3_next(text: Fields, whole: Fields) -> Family:
     """Qwen3-Next and Qwen3.5: Gated DeltaNet layers with full attention between them."""
     hidden = text.count("hidden_size")
     delta, state, heads = blocks.gated_delta(text)
-    state = replace(state, ssm_dtype=text.text("mamba_ssm_dtype"))
+    state = replace(state, ssm_dtype=state_dtype(text, "mamba_ssm_dtype"))
     feed, feed_width = feed_forward(text)
     norms = Inventory(0, 2 * hidden)
     gated = text.flag("attn_output_gate", True)
@@ -90,6 +111,8 @@ def qwen3_next(text: Fields, whole: Fields) -> Family:
     )
     layers = tuple(attention if kind == FULL else recurrent for kind in _hybrid_kinds(text))
     drafts = text.count("mtp_num_hidden_layers", "num_nextn_predict_layers", default=0, least=0)
+    if drafts > len(layers):
+        raise BadModel(f"{text.where}: mtp_num_hidden_layers", drafts, "is more than any model has")
     extra = Inventory(2 * hidden * hidden, 3 * hidden) if drafts else None
     vision = whole.inner("vision_config")
     return Family(

@@ -10,7 +10,7 @@ from . import blocks
 from .fields import Fields
 from .inventory import Inventory, total
 from .model import FULL, MAMBA, NONE
-from .shapes import EVERYWHERE, Family, LayerShape, attention_width, layer_count
+from .shapes import EVERYWHERE, Family, LayerShape, attention_width, layer_count, state_dtype
 
 
 def nemotron_h(text: Fields, _whole: Fields) -> Family:
@@ -27,7 +27,7 @@ def nemotron_h(text: Fields, _whole: Fields) -> Family:
         states=text.count("ssm_state_size", "mamba_state_dim"),
         kernel=text.count("conv_kernel", "mamba_d_conv", least=2),
     )
-    state = replace(state, ssm_dtype=text.text("mamba_ssm_cache_dtype") or "float32")
+    state = replace(state, ssm_dtype=state_dtype(text, "mamba_ssm_cache_dtype") or "float32")
     kinds = {
         "M": lambda: LayerShape(MAMBA, total([mixer, norm]), 3 * state.conv_dim, state=state),
         "*": lambda: LayerShape(

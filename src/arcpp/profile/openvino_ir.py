@@ -1,9 +1,9 @@
 """Sizes of an OpenVINO IR: constants by owning layer, as packed in the ``.bin``.
 
 The XML is read as a stream by expat with declarations of entities and document types refused,
-and with bounds on size, depth and number of elements; no tensor is read. A constant without a
-telling name belongs to the layer of the first named operation that it flows into; what flows
-into no layer (RoPE tables, masks) is the role ``shared``, which every stage keeps.
+and with bounds on size, depth, number of elements and length of a tag; no tensor is read. A
+constant without a telling name belongs to the layer of the first named operation that it flows
+into; what flows into no layer (RoPE tables, masks) is the role ``shared``, which every stage keeps.
 """
 
 from __future__ import annotations
@@ -20,10 +20,15 @@ from xml.parsers import expat
 from arcpp.errors import BadModel
 
 from .model import SHARED
+from .readers import check_plain
 
-_XML_LIMIT = 512 * 1024**2
+# Exports have 1 to 100 MB of XML, the most where each of 128 experts has operations of its own:
+# some 100,000, each with one to three edges. Tags have hundreds of bytes.
+_XML_LIMIT = 256 * 1024**2
 _DEPTH_LIMIT = 64
-_LAYER_LIMIT = 2_000_000
+_LAYER_LIMIT = 1_000_000
+_EDGE_LIMIT = 4_000_000
+_TAG_LIMIT = 4 * 1024**2
 _CHUNK = 1024**2
 _BITS = {
     "u1": 1, "u2": 2, "u3": 3, "u4": 4, "i4": 4, "nf4": 4, "f4e2m1": 4, "u6": 6, "u8": 8, "i8": 8,
@@ -47,7 +52,6 @@ class _Graph:
     names: dict[str, str] = field(default_factory=dict)
     constants: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     edges: dict[str, list[str]] = field(default_factory=dict)
-    strings: set[str] = field(default_factory=set)
 
 
 class _Reader:
@@ -56,7 +60,7 @@ class _Reader:
     def __init__(self, path: Path, data_bytes: int) -> None:
         self.graph = _Graph()
         self._path, self._data_bytes = path, data_bytes
-        self._depth = self._layers = 0
+        self._depth = self._layers = self._edges = self._fed = 0
         self._outer: list[str] = []  # ids of the layers we are in, outermost first
         self._constant = False
         self.parser = expat.ParserCreate()
@@ -64,6 +68,14 @@ class _Reader:
         self.parser.EndElementHandler = self._end
         self.parser.StartDoctypeDeclHandler = self._declared
         self.parser.EntityDeclHandler = self._declared
+
+    def feed(self, chunk: bytes, *, last: bool = False) -> None:
+        """More of the file. Raises BadModel, ExpatError."""
+        self.parser.Parse(chunk, last)
+        self._fed += len(chunk)
+        # Expat looks at an unfinished tag anew with every chunk: without a bound, quadratic.
+        if self._fed - max(0, self.parser.CurrentByteIndex) > _TAG_LIMIT + _CHUNK:
+            self._refuse(self._fed, f"bytes hold a tag that is too long (limit {_TAG_LIMIT})")
 
     def _refuse(self, value: object, right: str) -> NoReturn:
         raise BadModel(str(self._path), value, right)
@@ -87,6 +99,9 @@ class _Reader:
         elif tag == "data" and self._constant and self._outer:
             self._data(attributes)
         elif tag == "edge" and not self._outer:
+            self._edges += 1
+            if self._edges > _EDGE_LIMIT:
+                self._refuse(self._edges, "edges are too many")
             source, target = attributes.get("from-layer", ""), attributes.get("to-layer", "")
             self.graph.edges.setdefault(source, []).append(target)
 
@@ -118,52 +133,68 @@ class _Reader:
             self._refuse(count, f"bytes contradict a constant of {kind} {text[:60]}")
 
 
+def _check_total(*paths: Path) -> None:
+    """Refuse (BadModel) XML that is larger than a model's, in one file or in several."""
+    total = sum(path.stat().st_size for path in paths)
+    if total > _XML_LIMIT:
+        raise BadModel(str(paths[0]), total, f"bytes of XML are too many (limit {_XML_LIMIT})")
+
+
 def _read(path: Path) -> _Graph:
     weights = path.with_suffix(".bin")
     try:
-        size = path.stat().st_size
-        if size > _XML_LIMIT:
-            raise BadModel(str(path), size, f"bytes is too large (limit {_XML_LIMIT})")
+        check_plain(path)
+        _check_total(path)
         data_bytes = weights.stat().st_size if weights.exists() else 0
         reader = _Reader(path, data_bytes)
         with path.open("rb") as file:
             while chunk := file.read(_CHUNK):
-                reader.parser.Parse(chunk, False)
-            reader.parser.Parse(b"", True)
+                reader.feed(chunk)
+            reader.feed(b"", last=True)
     except OSError as error:
         raise BadModel(str(path), error.strerror, "cannot be read") from None
-    except expat.ExpatError as error:
+    except (expat.ExpatError, LookupError, ValueError) as error:  # the last two: its encoding
         raise BadModel(str(path), str(error)[:120], "is why this is not valid XML") from None
     return reader.graph
 
 
-def _named(name: str, layers: int) -> int | str | None:
+def _named(name: str) -> int | str | None:
     match = _INDEX.search(name)
     if match is not None:
-        index = int(match[1])
-        return index if index < layers else "mtp"
+        return int(match[1])
     for role, pattern in _ROLES:
         if pattern.search(name):
             return role
     return None
 
 
-def _owner(graph: _Graph, start: str, layers: int) -> int | str:
-    """Owner of constant ``start``: its own name's, or of the nearest operation it flows into."""
-    seen, queue = {start}, deque([start])
-    while queue and len(seen) < 256:
+def _owners(graph: _Graph) -> dict[str, int | str]:
+    """Owner of every operation that has a telling name or flows into one that has: its own
+    name's, or of the nearest of those, the first by the order of edges among equally near.
+
+    Linear: breadth first from the named ones against the edges, so that the owner of everything
+    nearer is known by then.
+    """
+    sources: dict[str, list[str]] = {}
+    for source, targets in graph.edges.items():
+        for target in targets:
+            sources.setdefault(target, []).append(source)
+    owners = {n: owner for n, name in graph.names.items() if (owner := _named(name)) is not None}
+    steps = dict.fromkeys(owners, 0)
+    queue = deque(owners)
+    while queue:
         node = queue.popleft()
-        found = _named(graph.names.get(node, ""), layers)
-        if found is not None:
-            return found
-        for target in graph.edges.get(node, ()):
-            if target not in seen:
-                seen.add(target)
-                queue.append(target)
-    return SHARED
+        if node not in owners:
+            near = steps[node] - 1
+            owners[node] = owners[next(n for n in graph.edges[node] if steps.get(n) == near)]
+        for source in sources.get(node, ()):
+            if source not in steps:
+                steps[source] = steps[node] + 1
+                queue.append(source)
+    return owners
 
 
-def ir_sizes(path: Path, layers: int) -> dict[int | str, int]:
+def ir_sizes(path: Path) -> dict[int | str, int]:
     """Bytes by layer index or role in one IR; each place in the ``.bin`` is counted once.
 
     Raises BadModel on XML that is not an IR, entities, and constants outside the ``.bin``.
@@ -173,17 +204,18 @@ def ir_sizes(path: Path, layers: int) -> dict[int | str, int]:
         raise BadModel(str(path), path.name, "holds no operations: not an OpenVINO IR")
     sizes: dict[int | str, int] = {}
     counted: set[tuple[int, int]] = set()
+    owners = _owners(graph)
     for number, places in graph.constants.items():
         fresh = [place for place in places if place not in counted]
         counted.update(fresh)
         if fresh:
-            owner = _owner(graph, number, layers)
+            owner = owners.get(number, SHARED)
             sizes[owner] = sizes.get(owner, 0) + sum(size for _, size in fresh)
     return sizes
 
 
 def _total(paths: Iterable[Path]) -> int:
-    return sum(sum(ir_sizes(path, 0).values()) for path in paths)
+    return sum(sum(ir_sizes(path).values()) for path in paths)
 
 
 def main_ir(folder: Path) -> Path | None:
@@ -194,16 +226,20 @@ def main_ir(folder: Path) -> Path | None:
     return None
 
 
-def folder_sizes(folder: Path, layers: int) -> dict[int | str, int]:
+def folder_sizes(folder: Path) -> dict[int | str, int]:
     """Bytes by layer or role over all IRs of an exported model. Raises BadModel."""
     main = main_ir(folder)
     assert main is not None
-    sizes = ir_sizes(main, layers)
     parts = {
         "embed": sorted(folder.glob("openvino_text_embeddings_model.xml")),
         "vision": sorted(folder.glob("openvino_vision_*.xml")),
         "mtp": sorted(folder.glob("openvino_mtp_model.xml")),
     }
+    try:
+        _check_total(main, *(path for paths in parts.values() for path in paths))
+    except OSError as error:
+        raise BadModel(str(folder), error.strerror, "cannot be read") from None
+    sizes = ir_sizes(main)
     for role, paths in parts.items():
         if paths:
             sizes[role] = sizes.get(role, 0) + _total(paths)

@@ -1,7 +1,11 @@
 """Read ``config.json`` and safetensors headers that may be broken or hostile.
 
-Every reader is bounded: files are size-checked before they are read, JSON is depth-checked
-before it is parsed, and every problem is one BadModel line naming the file.
+Every reader is bounded: files are size-checked before they are read, the values and the depth of
+JSON are counted before it is parsed, and every problem is one BadModel line naming the file.
+
+The limits are about twice what the largest published checkpoints need (some 200,000 tensors: a
+trillion weights in experts of their own, three tensors each), and keep the worst file at seconds
+and hundreds of MB.
 """
 
 from __future__ import annotations
@@ -20,8 +24,10 @@ from arcpp.errors import BadModel
 from .dtypes import SAFETENSORS_BITS
 
 _CONFIG_LIMIT = 16 * 1024**2
-_HEADER_LIMIT = 100 * 1000**2  # the format's own limit
-_INDEX_LIMIT = 256 * 1024**2
+_HEADER_LIMIT = 32 * 1024**2  # the format allows 100 MB, which would be 700,000 tensors in a file
+_HEADERS_LIMIT = 64 * 1024**2  # of all files of a checkpoint
+_INDEX_LIMIT = 64 * 1024**2
+_VALUE_LIMIT = 4_000_000
 _DEPTH_LIMIT = 64
 _SHARD_LIMIT = 10_000
 # A JSON string; one that never ends takes the rest, so that matching stays linear.
@@ -48,8 +54,7 @@ class TensorInfo:
 def read_json(path: Path, limit: int = _CONFIG_LIMIT) -> dict[str, Any]:
     """The JSON object in ``path``. Raises BadModel when it is not one, too large or too deep."""
     try:
-        if not path.is_file():
-            raise BadModel(str(path), path.name, "is not there, or is not a plain file")
+        check_plain(path)
         size = path.stat().st_size
         if size > limit:
             raise BadModel(str(path), size, f"bytes is too large (limit {limit})")
@@ -59,8 +64,23 @@ def read_json(path: Path, limit: int = _CONFIG_LIMIT) -> dict[str, Any]:
     return parse_json(raw, str(path))
 
 
+def is_plain(path: Path) -> bool:
+    """Whether ``path`` is a plain file; one with an impossible name is not."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def check_plain(path: Path) -> None:
+    """Refuse (BadModel) what is no plain file: a pipe or a device may never end."""
+    if not is_plain(path):
+        raise BadModel(str(path), path.name[:120], "is not there, or is not a plain file")
+
+
 def parse_json(raw: bytes, what: str) -> dict[str, Any]:
     """The JSON object in ``raw``; ``what`` names it in errors (BadModel)."""
+    _check_values(raw, what)
     _check_depth(raw, what)
     try:
         value = json.loads(raw.decode("utf-8"), object_pairs_hook=_no_duplicates)
@@ -79,6 +99,14 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise ValueError(f"key {twice[:60]!r} appears twice")
     return result
+
+
+def _check_values(raw: bytes, what: str) -> None:
+    """Refuse more values than a checkpoint has before a parser makes objects of them: three bytes
+    (``[],``) become sixty. A comma in a string counts too."""
+    values = raw.count(b",") + raw.count(b"[") + raw.count(b"{")
+    if values > _VALUE_LIMIT:
+        raise BadModel(what, values, f"values are too many (limit {_VALUE_LIMIT})")
 
 
 def _check_depth(raw: bytes, what: str) -> None:
@@ -101,26 +129,33 @@ def _check_depth(raw: bytes, what: str) -> None:
 def read_header(path: Path) -> list[TensorInfo]:
     """Tensors of one ``.safetensors`` file, from its header alone.
 
-    Raises BadModel on a truncated file, a header longer than the file, offsets beyond it,
-    overlapping or gapped tensors, unknown dtypes and sizes that contradict the shape.
+    Raises BadModel on a truncated file, a header longer than the file or than any checkpoint's,
+    offsets beyond the file, overlapping or gapped tensors, unknown dtypes and sizes that
+    contradict the shape.
     """
     try:
+        check_plain(path)
         size = path.stat().st_size
         with path.open("rb") as file:
-            prefix = file.read(8)
-            if len(prefix) < 8:
-                raise BadModel(str(path), size, "bytes is too short for a safetensors file")
-            (length,) = struct.unpack("<Q", prefix)
-            if length > _HEADER_LIMIT or length > size - 8:
-                raise BadModel(
-                    str(path), length, f"bytes of header cannot be in a file of {size} bytes"
-                )
+            length = _header_length(path, file.read(8), size)
             raw = file.read(length)
     except OSError as error:
         raise BadModel(str(path), error.strerror, "cannot be read") from None
     header = parse_json(raw, f"{path} header")
     header.pop("__metadata__", None)
     return _check_header(path, header, size - 8 - length)
+
+
+def _header_length(path: Path, prefix: bytes, size: int) -> int:
+    """Bytes of header that ``prefix``, the first 8 bytes of a file of ``size``, announces."""
+    if len(prefix) < 8:
+        raise BadModel(str(path), size, "bytes is too short for a safetensors file")
+    (length,) = struct.unpack("<Q", prefix)
+    if length > size - 8:
+        raise BadModel(str(path), length, f"bytes of header cannot be in a file of {size} bytes")
+    if length > _HEADER_LIMIT:
+        raise BadModel(str(path), length, f"bytes of header are too many (limit {_HEADER_LIMIT})")
+    return int(length)
 
 
 def _check_header(path: Path, header: dict[str, Any], data_bytes: int) -> list[TensorInfo]:
@@ -167,15 +202,34 @@ def _counts(value: object) -> TypeGuard[list[int]]:
 def read_checkpoint(folder: Path) -> Iterator[TensorInfo]:
     """Tensors of every safetensors file that ``folder``'s index names, or of its only one.
 
-    Raises BadModel when a shard is missing or a tensor appears twice.
+    Raises BadModel when a shard is missing, a tensor appears twice, or the headers together are
+    larger than any checkpoint's; the last before any is parsed.
     """
+    shards = _shards(folder)
+    _check_headers(folder, shards)
     seen: set[str] = set()
-    for path in _shards(folder):
+    for path in shards:
         for tensor in read_header(path):
             if tensor.name in seen:
                 raise BadModel(str(path), tensor.name[:120], "appears in two files")
             seen.add(tensor.name)
             yield tensor
+
+
+def _check_headers(folder: Path, shards: list[Path]) -> None:
+    if len(shards) > _SHARD_LIMIT:
+        raise BadModel(str(folder), len(shards), "safetensors files are too many")
+    total = 0
+    for path in shards:
+        try:
+            check_plain(path)
+            with path.open("rb") as file:
+                total += _header_length(path, file.read(8), path.stat().st_size)
+        except OSError as error:
+            raise BadModel(str(path), error.strerror, "cannot be read") from None
+    if total > _HEADERS_LIMIT:
+        right = f"bytes of safetensors headers are too many (limit {_HEADERS_LIMIT})"
+        raise BadModel(str(folder), total, right)
 
 
 def _shards(folder: Path) -> list[Path]:
@@ -186,10 +240,7 @@ def _shards(folder: Path) -> list[Path]:
             raise BadModel(str(index), "weight_map", "is missing or empty")
         names = sorted({str(name) for name in weight_map.values()})
         for name in names:
-            if Path(name).name != name or not (folder / name).is_file():
+            if Path(name).name != name or not is_plain(folder / name):
                 raise BadModel(str(index), name[:120], "is named here but is not in the folder")
         return [folder / name for name in names]
-    shards = sorted(folder.glob("*.safetensors"))
-    if len(shards) > _SHARD_LIMIT:
-        raise BadModel(str(folder), len(shards), "safetensors files are too many")
-    return shards
+    return sorted(folder.glob("*.safetensors"))

@@ -19,10 +19,10 @@ _BUFFERS = re.compile(r"rotary_emb\.inv_freq$|(?:^|\.)(?:k|v)_scale$")
 IGNORED = "ignored"
 
 
-def owner(name: str, layer_count: int) -> int | str | None:
+def owner(name: str) -> int | str | None:
     """Layer index, role, IGNORED, or None when the name fits nothing known.
 
-    Layers at and beyond ``layer_count`` are draft layers (role ``mtp``).
+    An index at or beyond the model's own layers is a draft layer's, where it has such.
     """
     if _BUFFERS.search(name):
         return IGNORED
@@ -32,8 +32,7 @@ def owner(name: str, layer_count: int) -> int | str | None:
         return "vision"
     match = _LAYER.search(name)
     if match is not None:
-        index = int(match[1])
-        return index if index < layer_count else "mtp"
+        return int(match[1])
     for role, pattern in (("embed", _EMBED), ("lm_head", _HEAD), ("final_norm", _NORM)):
         if pattern.search(name):
             return role

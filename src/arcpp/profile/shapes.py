@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from arcpp.errors import BadModel
 
 from . import blocks
+from .dtypes import model_dtype
 from .fields import Fields
 from .inventory import Inventory, total
 from .model import GatedDelta, KvShape, RecurrentState
@@ -50,6 +51,12 @@ def layer_count(text: Fields) -> int:
     if count > 1024:
         raise BadModel(f"{text.where}: num_hidden_layers", count, "is more than any model has")
     return count
+
+
+def state_dtype(text: Fields, name: str) -> str | None:
+    """Dtype of recurrent state that the field ``name`` says; None where it says none or auto."""
+    value = text.text(name)
+    return None if value in (None, "auto") else model_dtype(value, f"{text.where}: {name}")
 
 
 def attention_width(text: Fields, gated: bool = False) -> int:
