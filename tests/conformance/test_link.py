@@ -1,19 +1,31 @@
 """Every link keeps the promises of ``arcpp.link.port``, between two real processes.
 
-A link is added by its opener in LINKS; the promises are in ``arcpp.testing``. Tensors lie on
-LINK_TEST_DEVICE ("cuda:0", "xpu:1"), by default on the CPU.
+A link is added to LINKS by its kind (tests.support.link_kinds); the promises are in
+``arcpp.testing``. Tensors lie on LINK_TEST_DEVICE ("cuda:0"; "cuda:0,cuda:1" for sender and
+receiver), by default on the CPU.
 """
 
 from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.support.link_peers import DEVICE, NAME, Pair, open_gloo
+from tests.support.link_kinds import (
+    GLOO,
+    NAME,
+    NULL,
+    P2P,
+    PLAIN,
+    RING,
+    SMALL,
+    STREAMS,
+    VERIFIED_RING,
+    Kind,
+)
+from tests.support.link_peers import Pair, Pairs
 
 from arcpp import testing
 from arcpp.errors import LinkCorrupt
@@ -22,21 +34,31 @@ from arcpp.testing import LINK_CASES, LinkCase
 
 pytest.importorskip("torch")
 
-LINKS = {"gloo": open_gloo}
+#: Links that a host can open; everything below holds for them.
+LINKS = (GLOO, RING, VERIFIED_RING, P2P, NULL)
+#: Other ways through the same code, for which only the promises are repeated.
+WAYS = tuple(kind.with_options(geometry=SMALL) for kind in (PLAIN, NULL, *STREAMS))
 CASES = {case.name: case for case in LINK_CASES}
 
 
-@pytest.fixture(params=LINKS, name="pair")
-def _pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
-    opener: Callable[[int], Any] = LINKS[request.param]
-    with Pair(tmp_path, opener) as pair:
-        yield pair
+@pytest.fixture(scope="module", name="pairs")
+def _pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pairs]:
+    pairs = Pairs(tmp_path_factory.mktemp("pairs"))
+    yield pairs
+    pairs.end()
 
 
+@pytest.fixture(params=LINKS, ids=str, name="pair")
+def _pair(request: pytest.FixtureRequest, pairs: Pairs) -> Pair:
+    return pairs.get(request.param)
+
+
+@pytest.mark.parametrize("kind", [*LINKS, *WAYS], ids=str)
 @pytest.mark.parametrize("name", CASES)
-def test_promise(pair: Pair, name: str) -> None:
-    pair.receiver.start(_half, "receive", name)
-    pair.sender.run(_half, "send", name)
+def test_promise(pairs: Pairs, kind: Kind, name: str) -> None:
+    pair = pairs.get(kind)
+    pair.receiver.start(_half, "receive", name, pair.receiver.device)
+    pair.sender.run(_half, "send", name, pair.sender.device)
     pair.receiver.result()
     for peer in (pair.sender, pair.receiver):
         peer.run(_close_twice)
@@ -62,7 +84,7 @@ def test_the_receiver_notices_a_sender_killed_before(pair: Pair) -> None:
 
 
 def test_the_sender_notices_a_receiver_killed_while_it_waits_for_room(pair: Pair) -> None:
-    pair.sender.start(testing.expect_loss_while_sending)
+    pair.sender.start(testing.expect_loss_while_sending, pair.sender.device)
     time.sleep(0.5)
     pair.receiver.signal(signal.SIGKILL)
     pair.sender.result()
@@ -70,7 +92,7 @@ def test_the_sender_notices_a_receiver_killed_while_it_waits_for_room(pair: Pair
 
 def test_the_sender_notices_a_receiver_killed_before(pair: Pair) -> None:
     pair.receiver.signal(signal.SIGKILL)
-    pair.sender.run(testing.expect_loss_while_sending)
+    pair.sender.run(testing.expect_loss_while_sending, pair.sender.device)
 
 
 def test_a_stopped_sender_is_silent(pair: Pair) -> None:
@@ -80,7 +102,7 @@ def test_a_stopped_sender_is_silent(pair: Pair) -> None:
 
 def test_a_stopped_receiver_is_silent(pair: Pair) -> None:
     pair.receiver.signal(signal.SIGSTOP)
-    pair.sender.run(testing.expect_deadline_when_nobody_receives, 0.3)
+    pair.sender.run(testing.expect_deadline_when_nobody_receives, 0.3, pair.sender.device)
 
 
 @pytest.mark.parametrize("timeout", [0.0, 0.0004, 0.0996, 0.2504])
@@ -93,7 +115,7 @@ def test_a_deadline_is_not_taken_for_a_loss_by_a_fraction_of_a_millisecond(
 @pytest.mark.parametrize("due", [1, 2**40])
 def test_a_hop_of_another_step_is_corrupt(pair: Pair, due: int) -> None:
     pair.receiver.run(_set_step, due)
-    pair.sender.start(_send_one)
+    pair.sender.start(_send_one, pair.sender.device)
     pair.receiver.run(_expect_corrupt, f"hop 0 arrived where hop {due} was due")
     pair.sender.result()
 
@@ -101,7 +123,7 @@ def test_a_hop_of_another_step_is_corrupt(pair: Pair, due: int) -> None:
 @pytest.mark.parametrize("size", [2**62, 2**63])
 def test_a_size_nobody_has_room_for_is_corrupt(pair: Pair, size: int) -> None:
     pair.sender.start(_announce, size)
-    pair.receiver.run(_expect_corrupt, "bytes, shape|shape")
+    pair.receiver.run(_expect_corrupt, "bytes, shape|shape|a piece of|could not be copied")
     pair.sender.result()
 
 
@@ -114,9 +136,9 @@ def test_bytes_that_are_no_header_are_corrupt(pair: Pair) -> None:
 # Below: what runs in the peers.
 
 
-def _half(end: Any, which: str, name: str) -> None:
+def _half(end: Any, which: str, name: str, device: str) -> None:
     case: LinkCase = CASES[name]
-    getattr(case, which)(end, DEVICE)
+    getattr(case, which)(end, device)
 
 
 def _what_it_is(end: LinkSender | LinkReceiver) -> tuple[str, str]:
@@ -132,10 +154,8 @@ def _set_step(end: Any, step: int) -> None:
     end._step = step
 
 
-def _send_one(sender: LinkSender) -> None:
-    import torch
-
-    sender.send({"x": torch.arange(3)}, timeout=5)
+def _send_one(sender: LinkSender, device: str) -> None:
+    sender.send({"x": testing.kit_for(device).pattern("int64", (3,), 0)}, timeout=5)
 
 
 def _expect_corrupt(receiver: LinkReceiver, why: str) -> None:
@@ -159,4 +179,9 @@ def _send_noise(sender: Any) -> None:
 def _send_raw(sender: Any, header: bytes) -> None:
     import torch
 
-    sender._isend(torch.frombuffer(bytearray(header), dtype=torch.uint8)).wait()
+    if sender.kind == "gloo":
+        sender._isend(torch.frombuffer(bytearray(header), dtype=torch.uint8)).wait()
+        return
+    sender._memory.headers[0][:] = header
+    sender._memory.publish(0, 0)
+    sender._ring.data.ring()

@@ -13,7 +13,7 @@ from arcpp import testing
 from arcpp.errors import DeadlineExceeded, LinkError, PeerLost
 from arcpp.link import Frame, LinkReceiver, LinkSender, TensorSpec, encode_frame
 from arcpp.link.frame import DTYPE_BYTES
-from arcpp.testing import LINK_CASES, LinkCase, run_in_threads
+from arcpp.testing import LINK_CASES, LinkCase, run_in_threads, watch
 
 torch = pytest.importorskip("torch")
 
@@ -111,7 +111,7 @@ class Hasty(QueueSender):
 
 class Endless(QueueSender):
     def put(self, hop: dict[str, Any], timeout: float) -> None:
-        self.hops.put(hop, timeout=timeout + testing.LATE)
+        self.hops.put(hop, timeout=timeout + watch.LATE)
 
 
 class Dropping(QueueSender):
@@ -211,8 +211,8 @@ def test_a_correct_link_passes(case: LinkCase) -> None:
 
 @pytest.mark.parametrize("kind", CAUGHT_BY, ids=lambda kind: kind.__name__)
 def test_a_broken_link_is_caught(kind: type[QueueSender], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(testing, "PATIENCE", 1.0)
-    monkeypatch.setattr(testing, "LATE", 0.5)
+    monkeypatch.setattr(watch, "PATIENCE", 1.0)
+    monkeypatch.setattr(watch, "LATE", 0.5)
     with pytest.raises((AssertionError, LinkError, RuntimeError)):
         run_in_threads(_case(CAUGHT_BY[kind]), *_pair(kind))
 
@@ -238,7 +238,7 @@ class Lost(QueueReceiver):
 
 
 def test_a_loss_noticed_at_the_deadline_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(testing, "PATIENCE", 0.5)
+    monkeypatch.setattr(watch, "PATIENCE", 0.5)
     testing.expect_loss_while_receiving(Lost(late=False))
     with pytest.raises(AssertionError, match="at the deadline only"):
         testing.expect_loss_while_receiving(Lost(late=True))

@@ -25,6 +25,8 @@ from arcpp.errors import DeadlineExceeded, LinkCorrupt, LinkError, PeerLost
 from arcpp.link import (
     FRAME_HEADER_BYTES,
     Frame,
+    LinkCounters,
+    LinkEnd,
     LinkReceiver,
     LinkSender,
     TensorSpec,
@@ -33,9 +35,18 @@ from arcpp.link import (
 )
 from arcpp.link.frame import DTYPE_BYTES
 
+from .torch_bytes import as_bytes
+
 _HOPS_IN_FLIGHT = 4  # sends whose buffers are still held before the next send waits
 # gloo's messages begin with a source file and end in advice about remote workers.
 _GLOO_NOISE = re.compile(r"^\[[^\]]*\] | This is typically .*$")
+
+
+def open_gloo_end(end: LinkEnd) -> LinkSender | LinkReceiver:
+    """The end that ``end`` describes."""
+    if end.sends:
+        return GlooSender(end.name, end.peer, end.group)
+    return GlooReceiver(end.name, end.peer, end.group, torch.device(end.device))
 
 
 class _GlooEnd:
@@ -48,6 +59,7 @@ class _GlooEnd:
         self._peer, self._group = peer, group
         self._step = 0
         self._fault: LinkError | None = None
+        self.counters = LinkCounters()
 
     def _check_usable(self) -> None:
         """After a fault, gloo's own errors would blame the peer for what we closed."""
@@ -62,6 +74,7 @@ class _GlooEnd:
         # Rounded up: gloo counts whole milliseconds, and a wait that ends before the deadline
         # is taken for a lost peer. At least one, because 0 means no limit.
         milliseconds = max(math.ceil((deadline - time.monotonic()) * 1000), 1)
+        began = time.monotonic()
         try:
             work.wait(timedelta(milliseconds=milliseconds))
         except RuntimeError as error:
@@ -70,10 +83,16 @@ class _GlooEnd:
             raise self._failed(
                 DeadlineExceeded, f"hop {self._step} did not finish in time and the peer is silent"
             ) from error
+        finally:
+            self.counters.wait_seconds += time.monotonic() - began
 
     def _lost(self, error: Exception) -> LinkError:
         reason = _GLOO_NOISE.sub("", " ".join(str(error).split()))
         return self._failed(PeerLost, f"the peer went away during hop {self._step} ({reason})")
+
+    def _counted(self, frame: Frame) -> None:
+        self._step += 1
+        self.counters.crossed(frame.nbytes)
 
     def _failed(self, kind: type[LinkError], what: str) -> LinkError:
         self._fault = kind(f"{self.name}: {what}", link=self.name, step=self._step)
@@ -98,12 +117,12 @@ class GlooSender(_GlooEnd, LinkSender):
             for work, _buffer in self._in_flight.popleft():
                 self._wait(work, deadline)
         buffers = [torch.frombuffer(bytearray(header), dtype=torch.uint8)]
-        buffers += [_as_bytes(_stage(tensor)) for tensor in tensors.values() if tensor.numel()]
+        buffers += [as_bytes(_stage(tensor)) for tensor in tensors.values() if tensor.numel()]
         try:
             self._in_flight.append([(self._isend(buffer), buffer) for buffer in buffers])
         except RuntimeError as error:
             raise self._lost(error) from error
-        self._step += 1
+        self._counted(frame)
 
     def _isend(self, buffer: torch.Tensor) -> Any:
         return dist.isend(buffer, dst=self._peer, group=self._group)
@@ -134,9 +153,9 @@ class GlooReceiver(_GlooEnd, LinkReceiver):
         for spec in frame.tensors:
             host = self._room(spec)
             if host.numel():
-                self._fill(_as_bytes(host), deadline)
+                self._fill(as_bytes(host), deadline)
             tensors[spec.name] = host.to(self._device)
-        self._step += 1
+        self._counted(frame)
         return tensors
 
     def _room(self, spec: TensorSpec) -> torch.Tensor:
@@ -174,7 +193,3 @@ def _spec(name: object, tensor: object, link: str) -> TensorSpec:
 def _stage(tensor: torch.Tensor) -> torch.Tensor:
     """Own contiguous copy in host memory, complete when this returns."""
     return tensor.detach().contiguous().to("cpu", copy=True)
-
-
-def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.reshape(-1).view(torch.uint8)

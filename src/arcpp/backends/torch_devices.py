@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from arcpp.devices import AllocationLimit, known_limit
 from arcpp.probe.host_memory import cpu_reading
 from arcpp.probe.identity import hex_uuid, pci_from_intel_uuid, pci_from_parts
 from arcpp.probe.pci import pci_sightings
@@ -87,6 +88,21 @@ def measure_device(
     shown = {each.pci: bool(each.display) for each in pci_sightings()}
     verdict = judge(readings, held=held_bytes(place))
     return Measured(verdict, address, address is not None and shown.get(address, False))
+
+
+def allocation_limit(device: Any) -> AllocationLimit | None:
+    """Largest single allocation of the torch device ``device``, where its driver or its card's
+    name says. None for others, the CPU among them. Never raises."""
+    import torch
+
+    place = torch.device(device)
+    if place.type not in _KINDS:
+        return None
+    seen = _sighting(torch, getattr(torch, place.type), place.type, place.index or 0)
+    card = levelzero_devices.look_up(seen)[0] if place.type == "xpu" else None
+    if card is not None and card.max_allocation:
+        return AllocationLimit(card.max_allocation, card.source)
+    return known_limit(seen.name)
 
 
 def host_reading(total: int | None, free: int | None, error: str | None = None) -> Reading:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .frame import BoundarySpec
+
 
 @dataclass(frozen=True)
 class LinkEnd:
@@ -21,6 +23,8 @@ class LinkEnd:
     rank of the process at the other end. device: where this stage's tensors lie ("xpu:1").
     group: a torch.distributed gloo group of all stages' processes, to meet the other end over
     or to send over; its collectives are not for a link, which only two of them open.
+    boundary: the largest hop that is agreed on, None when it is not known; to size buffers, and
+    to know a hop that cannot be meant.
     """
 
     name: str
@@ -28,16 +32,38 @@ class LinkEnd:
     peer: int
     device: str
     group: Any
+    boundary: BoundarySpec | None = None
+
+
+@dataclass
+class LinkCounters:
+    """What one end counted since it was opened.
+
+    hops, bytes: that crossed. wait_seconds: spent waiting for the other end or for room.
+    verify_failures: hops whose content was found to be wrong.
+    """
+
+    hops: int = 0
+    bytes: int = 0
+    wait_seconds: float = 0.0
+    verify_failures: int = 0
+
+    def crossed(self, nbytes: int) -> None:
+        """Count one more hop of ``nbytes`` bytes."""
+        self.hops += 1
+        self.bytes += nbytes
 
 
 class LinkSender(ABC):
     """Sending end. ``name`` appears in every error ("stage0->stage1").
 
-    ``kind`` names the implementation; both ends of a link have the same.
+    ``kind`` names the implementation; both ends of a link have the same. ``notes``: what whoever
+    opened it should know, a line each; most have none.
     """
 
     name: str
     kind: str
+    notes: tuple[str, ...] = ()
 
     @abstractmethod
     def send(self, tensors: Mapping[str, Any], *, timeout: float) -> None:
@@ -60,10 +86,11 @@ class LinkSender(ABC):
 
 
 class LinkReceiver(ABC):
-    """Receiving end. ``name`` and ``kind`` as the sending end's."""
+    """Receiving end. ``name``, ``kind`` and ``notes`` as the sending end's."""
 
     name: str
     kind: str
+    notes: tuple[str, ...] = ()
 
     @abstractmethod
     def recv(self, *, timeout: float) -> dict[str, Any]:
