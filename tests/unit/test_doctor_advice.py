@@ -13,10 +13,11 @@ from tests.support.fake_intel import ARC_A770, Card, FakePyzes, fake_torch
 
 from arcpp.backends.levelzero_devices import sysman_sightings
 from arcpp.backends.torch_devices import build, torch_sightings
-from arcpp.doctor import Facts, Finding, advice, advise, exit_code, hardware, software
+from arcpp.doctor import Facts, Finding, advice, advise, exit_code, hardware, links, software
 from arcpp.doctor.copies import DeviceCheck, PathResult
 from arcpp.probe import FoundDevice, Sighting, merge
 from arcpp.probe.child import CRASHED, HUNG, OK, Outcome
+from arcpp.settings import Settings
 from arcpp.units import GiB, MiB
 
 B580 = Card()
@@ -80,7 +81,7 @@ def sources(**changes: Outcome) -> dict[str, Outcome]:
 def test_a_healthy_machine_is_fine() -> None:
     findings = advise(HEALTHY)
     assert [finding for finding in findings if finding.level != "ok"] == []
-    assert len(findings) == 9
+    assert len(findings) == 10
     assert exit_code(findings) == 0
 
 
@@ -151,13 +152,18 @@ CASES: list[tuple[str, str, str, dict[str, Any]]] = [
     ("advice", "limits", "/dev/shm has 0.06 GiB", {"shm_total": 64 * MiB}),
     ("advice", "limits", "/dev/shm has 0.02 GiB left", {"shm_free": 16 * MiB}),
     ("advice", "limits", "memlock is limited to 0.01 GiB", {"memlock": 8 * MiB}),
+    ("broken", "links", "no host would start: environment: 'ARCPP_LINC' is no variable",
+     {"settings_error": "environment: 'ARCPP_LINC' is no variable of arcpp"}),
+    ("advice", "links", "the setting link is gloo", {"settings": Settings(link="gloo")}),
+    ("advice", "links", "the setting link_verification is off",
+     {"settings": Settings(link_verification="off")}),
     ("broken", "copies", "copies of xpu:0 did not end: gave no answer",
      {"copies": (check(outcome=Outcome(HUNG, {}, "gave no answer in 180 s")),)}),
-    ("broken", "copies", "xpu:0 -> host -> xpu:1: bytes differ after a copy of 4,097, 16,384 bytes",
+    ("broken", "copies", "xpu:1: corrupt: bytes differ after a copy of 4,097, 16,384 bytes",
      {"copies": (check(path("xpu:0", "xpu:1", wrong=(4097, 16384))),)}),
-    ("broken", "copies", "xpu:0: a copy of 16,384 bytes failed: RuntimeError: error 39",
+    ("broken", "copies", "xpu:0: refused: a copy of 16,384 bytes failed: RuntimeError: error 39",
      {"copies": (check(path("xpu:0", errors={16384: "RuntimeError: error 39"})),)}),
-    ("advice", "copies", "xpu:0: only 0.4 GB/s",
+    ("advice", "copies", "xpu:0: slow: only 0.4 GB/s",
      {"copies": (check(path("xpu:0", to_host_gb_s=0.4)),)}),
     ("advice", "copies", "an allocation of 1 GiB failed",
      {"copies": (check(trial_reason="lost"),)}),
@@ -165,6 +171,13 @@ CASES: list[tuple[str, str, str, dict[str, Any]]] = [
      {"copies": (check(free_moved=False),)}),
     ("advice", "copies", "one allocation above 4 GiB fails",
      {"copies": (check(single_allocation=False),)}),
+    ("not checked", "torch", "torch is not installed",
+     {"packages": {"openvino": "2026.4.1"}, "sources": {}, "adapter": None}),
+    ("not checked", "plugin", "vLLM is not installed", {"packages": {"torch": "2"}}),
+    ("not checked", "copies", "no copy was tried", {"copies": ()}),
+    ("not checked", "drivers", "no Intel card with a driver", NO_DEVICE),
+    ("not checked", "memory", "no card is here", NO_DEVICE),
+    ("not checked", "memory", "no runtime sees a card", UNSEEN),
 ]  # fmt: skip
 
 
@@ -177,12 +190,12 @@ def test_what_is_wrong_is_said_with_what_to_do(
     findings = advise(replace(HEALTHY, **changes))
     mine = [each for each in findings if each.subject == subject and says in each.says]
     assert [finding.level for finding in mine] == [level], findings
-    assert mine[0].do
-    assert exit_code(mine) == {"broken": 1, "advice": 2}[level]
+    assert mine[0].do or level == "not checked"
+    assert exit_code(mine) == {"broken": 1, "advice": 2, "not checked": 0}[level]
 
 
 def test_no_advice_is_without_a_case() -> None:
-    for module in (hardware, software):
+    for module in (hardware, software, links):
         reached = {line for *_, changes in CASES for line in reached_in(module, changes)}
         for node in ast.walk(ast.parse(inspect.getsource(module))):
             if isinstance(node, ast.Yield):
@@ -217,7 +230,60 @@ def test_the_broken_come_first() -> None:
 def test_cpu_only_machines_are_not_told_about_cards() -> None:
     facts = Facts(packages={"torch": "2.13.0+cpu"}, sources={"torch": Outcome(OK, {"build": build(
         fake_torch([], version="2.13.0+cpu"))})}, shm_total=8 * GiB, shm_free=8 * GiB)  # fmt: skip
-    assert {finding.subject for finding in advise(facts) if finding.level != "ok"} == {
-        "cards",
-        "hosts",
+    levels = {finding.subject: finding.level for finding in advise(facts)}
+    assert {subject for subject, level in levels.items() if level == "advice"} == {"cards", "hosts"}
+    unchecked = {subject for subject, level in levels.items() if level == "not checked"}
+    assert unchecked == {"drivers", "memory", "plugin", "copies"}
+
+
+def test_nothing_is_ok_that_takes_torch_where_torch_is_not() -> None:
+    levels = {finding.subject: finding.level for finding in advise(Facts(shm_total=8 * GiB))}
+    assert {levels[subject] for subject in ("torch", "copies", "memory", "plugin")} == {
+        "not checked"
     }
+
+
+PAIR = ("xpu:0", "xpu:1")
+
+
+@pytest.mark.parametrize(
+    ("path", "verdict"),
+    [
+        (path(*PAIR), "right"),
+        (path(*PAIR, wrong=(4096,), errors={1: "x"}, to_host_gb_s=0.1), "corrupt"),
+        (path(*PAIR, errors={1: "x"}, to_device_gb_s=None, to_host_gb_s=None), "refused"),
+        (path(*PAIR, to_device_gb_s=0.0), "slow"),
+        (path("cpu:0", to_host_gb_s=0.1), "right"),
+    ],
+)
+def test_verdicts(path: PathResult, verdict: str) -> None:
+    assert links.verdict(path) == verdict
+
+
+@pytest.mark.parametrize(
+    ("path", "settings", "does"),
+    [
+        (path(*PAIR), {}, "a ring in shared memory, through host memory, verification descriptor"),
+        (path(*PAIR), {"link": "p2p"}, "from card to card where a content check at start passes"),
+        (path(*PAIR), {"link": "gloo"}, "gloo, through sockets"),
+        (path(*PAIR, wrong=(1,)), {}, "verifies every hop on both devices if one is wrong"),
+        (path(*PAIR, wrong=(1,)), {"link_verification": "device"}, "an error, not in wrong text"),
+        (path(*PAIR, wrong=(1,)), {"link_verification": "off"}, "set ARCPP_LINK_VERIFICATION=dev"),
+        (path(*PAIR, wrong=(1,)), {"link": "gloo"}, "does not verify content (unset ARCPP_LINK)"),
+        (path("xpu:0", wrong=(1,)), {"link_verification": "device"}, "do not serve on it"),
+        (path(*PAIR, errors={1: "lost"}), {}, "ends a start or a hop over it with that error"),
+        (path(*PAIR, to_host_gb_s=0.5), {}, "a boundary of 5 MiB in about 11 ms"),
+    ],
+)
+def test_what_arcpp_does_follows_the_settings(
+    path: PathResult, settings: dict[str, Any], does: str
+) -> None:
+    assert does in links.what_arcpp_does(path, Settings(**settings))
+
+
+def test_where_there_is_no_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "is_supported", lambda: False)
+    assert links.link_in_words(Settings()).startswith("gloo")
+    assert "this machine has no other" in links.what_arcpp_does(
+        path(*PAIR, wrong=(1,)), Settings(link_verification="device")
+    )

@@ -99,11 +99,13 @@ def test_json_has_everything_in_bytes(doctor_says: Any) -> None:
     result = json.loads(out)
     assert {
         "arcpp", "exit_code", "devices", "sources", "cards", "system", "packages", "torch_build",
-        "vllm_adapter", "copies", "findings",
+        "vllm_adapter", "link", "copies", "findings",
     } == result.keys()  # fmt: skip
     assert result["devices"][0]["memory"]["free_bytes"] == 11 * 1024**3
     assert result["devices"][0]["uuid"].endswith("...")
     assert result["copies"][0]["to_device_gb_s"] == 12.0
+    assert result["copies"][0]["verdict"] == "right"
+    assert result["copies"][0]["arcpp_does"].endswith(result["link"])
 
 
 def test_what_was_not_believed_and_what_failed_is_shown(doctor_says: Any) -> None:
@@ -118,8 +120,8 @@ def test_what_was_not_believed_and_what_failed_is_shown(doctor_says: Any) -> Non
     code, out = doctor_says(found)
     assert code == 1
     for part in (
-        "not used: gives 0 bytes free", "9 of 10", "killed by SIGSEGV", "x is gone", "[0]",
-        "monitor", "-> ",
+        "not used: gives 0 bytes free", "corrupt", "9 of 10", "killed by SIGSEGV", "x is gone",
+        "[0]", "monitor", "-> ",
     ):  # fmt: skip
         assert part in out
 
@@ -163,6 +165,15 @@ def test_facts_of_a_machine_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert found.shm_total is None
     assert found.copies == ()
     assert found.packages["arcpp"]
+
+
+def test_settings_that_no_host_would_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARCPP_LINK", "p2p")
+    assert facts._settings()[0].link == "p2p"
+    monkeypatch.setenv("ARCPP_LINK", "rings")
+    settings, error = facts._settings()
+    assert settings.link is None
+    assert "is none of ring, gloo, p2p" in str(error)
 
 
 def test_the_compatibility_page_holds_the_table() -> None:

@@ -1,7 +1,7 @@
 """``arcpp doctor``: is this machine ready, and if not, what to do about it.
 
 facts          gathered from files, packages and child processes; a value
-advice         facts -> findings, pure: hardware and software, one function per subject
+advice         facts -> findings, pure: hardware, software and links, one function per subject
 compatibility  the table of hosts and versions, which docs/compatibility.md shows
 copies         children that check copies, and what they say
 report         findings as a table or one JSON object

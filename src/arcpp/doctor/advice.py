@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import hardware, software
+from . import hardware, links, software
 from .facts import Facts
-from .finding import ADVICE, BROKEN, OK, Finding, Found
+from .finding import ADVICE, BROKEN, OK, UNCHECKED, Finding, Found
 
 _SUBJECTS: dict[str, Callable[[Facts], Found]] = {
     "cards": hardware.cards,
@@ -17,21 +17,23 @@ _SUBJECTS: dict[str, Callable[[Facts], Found]] = {
     "hosts": software.hosts,
     "plugin": software.plugin,
     "limits": software.limits,
-    "copies": hardware.copies,
+    "links": links.links,
+    "copies": links.copies,
 }
 
 
 def advise(facts: Facts) -> list[Finding]:
-    """Findings on every subject, the broken first; a subject without fault has one OK."""
+    """Findings on every subject, the broken first; a subject without fault has one OK, unless it
+    could not be looked at."""
     found: list[Finding] = []
     for subject, look in _SUBJECTS.items():
         seen = [Finding(level, subject, says, do) for level, says, do in look(facts)]
         found += seen or [Finding(OK, subject, "nothing wrong found")]
-    order = {BROKEN: 0, ADVICE: 1, OK: 2}
+    order = {BROKEN: 0, ADVICE: 1, UNCHECKED: 2, OK: 3}
     return sorted(found, key=lambda finding: order[finding.level])
 
 
 def exit_code(findings: list[Finding]) -> int:
-    """0 fine, 2 advice, 1 broken."""
+    """0 fine (as far as could be checked), 2 advice, 1 broken."""
     levels = {finding.level for finding in findings}
     return 1 if BROKEN in levels else 2 if ADVICE in levels else 0

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from arcpp._version import __version__
+from arcpp.errors import BadInput
 from arcpp.probe import FoundDevice, Sighting, child
 from arcpp.probe.machine import Machine, probe
 from arcpp.probe.pci import pci_sightings, render_nodes
+from arcpp.settings import Settings, read_settings
 
 from .copies import DeviceCheck, check_devices
 
@@ -43,7 +45,8 @@ class Facts:
 
     cards: display controllers in sysfs. nodes: render node -> whether this user may open it.
     packages: distribution -> version. build: torch's own words about itself. adapter: how the
-    check of vLLM's internals ended; None without vLLM. memlock: None is no limit.
+    check of vLLM's internals ended; None without vLLM. memlock: None is no limit. settings: those
+    of this environment; settings_error: why they cannot be read, then they are the defaults.
     """
 
     python: str = platform.python_version()
@@ -63,6 +66,8 @@ class Facts:
     shm_free: int | None = None
     memlock: int | None = None
     copies: tuple[DeviceCheck, ...] = ()
+    settings: Settings = field(default_factory=Settings)
+    settings_error: str | None = None
 
     @property
     def build(self) -> Mapping[str, Any]:
@@ -85,6 +90,7 @@ def gather(root: Path = Path("/")) -> Facts:
         adapter = child.Child(_ADAPTER, deadline_s=_ADAPTER_DEADLINE_S)
     machine = probe(root)
     shm_total, shm_free = _shm(root)
+    settings, settings_error = _settings()
     return Facts(
         kernel=platform.release(),
         wsl=(root / "dev/dxg").exists(),
@@ -102,7 +108,16 @@ def gather(root: Path = Path("/")) -> Facts:
         shm_free=shm_free,
         memlock=_memlock(),
         copies=_copies(machine),
+        settings=settings,
+        settings_error=settings_error,
     )
+
+
+def _settings() -> tuple[Settings, str | None]:
+    try:
+        return read_settings(), None
+    except BadInput as error:
+        return Settings(), str(error)
 
 
 def _copies(machine: Machine) -> tuple[DeviceCheck, ...]:

@@ -9,7 +9,9 @@ from arcpp.probe import XPU, Sighting
 
 from .facts import Facts
 
-BROKEN, ADVICE, OK = "broken", "advice", "ok"
+BROKEN, ADVICE, UNCHECKED, OK = "broken", "advice", "not checked", "ok"
+#: What to do where a runtime is not here.
+ELSEWHERE = "run doctor where the server runs"
 
 #: What a subject yields: level, what was found, what to do about it.
 Found = Iterator[tuple[str, str, str]]
@@ -17,7 +19,8 @@ Found = Iterator[tuple[str, str, str]]
 
 @dataclass(frozen=True)
 class Finding:
-    """level: BROKEN, ADVICE or OK. says: what was found. do: what to do about it ("" for OK)."""
+    """level: BROKEN, ADVICE, UNCHECKED (what it would be looked at with is not here) or OK. says:
+    what was found. do: what to do about it ("" for OK, and where there is nothing to do)."""
 
     level: str
     subject: str

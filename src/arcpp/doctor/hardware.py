@@ -1,17 +1,14 @@
-"""Advice on cards, drivers, memory figures and copies."""
+"""Advice on cards, drivers and memory figures."""
 
 from __future__ import annotations
 
-from arcpp.probe import FoundDevice, child
+from arcpp.probe import FoundDevice
 from arcpp.probe.choose import DECLARE, DISPLAY_RESERVE, name_of
 from arcpp.probe.identity import short_name
 from arcpp.units import format_gib
 
-from .copies import DeviceCheck, PathResult
 from .facts import Facts
-from .finding import ADVICE, BROKEN, Found, discrete
-
-_SLOW_GB_S = 1.0
+from .finding import ADVICE, BROKEN, UNCHECKED, Found, discrete
 
 
 def cards(facts: Facts) -> Found:
@@ -42,6 +39,7 @@ def cards(facts: Facts) -> Found:
 def drivers(facts: Facts) -> Found:
     cards = [card for card in discrete(facts) if card.driver is not None]
     if not cards:
+        yield UNCHECKED, "no Intel card with a driver is here", ""
         return
     if not facts.nodes and not facts.wsl:
         yield (
@@ -69,9 +67,11 @@ def drivers(facts: Facts) -> Found:
 
 
 def memory(facts: Facts) -> Found:
-    for device in facts.devices:
-        if not device.usable:
-            continue
+    usable = [device for device in facts.devices if device.usable]
+    if not any(device.numbers or device.verdict.memory for device in usable):
+        why = "no runtime sees a card" if usable else "no card is here"
+        yield UNCHECKED, f"{why}, so there is no figure of its memory", ""
+    for device in usable:
         yield from _memory_of(device, name_of(device, None))
 
 
@@ -103,53 +103,4 @@ def _memory_of(device: FoundDevice, name: str) -> Found:
             f"{name} drives a monitor",
             f"{format_gib(DISPLAY_RESERVE)} GiB of it is kept free; change it with --reserve "
             f"{name}=SIZE, or plug the monitor into another GPU",
-        )
-
-
-def copies(facts: Facts) -> Found:
-    for check in facts.copies:
-        if check.outcome.status != child.OK:
-            yield (
-                BROKEN,
-                f"copies of {check.device} did not end: {check.outcome.detail}",
-                "reset the card or reboot; then look at dmesg for xe or i915",
-            )
-            continue
-        for path in check.paths:
-            yield from _copy_faults(path)
-        yield from _allocation_faults(check)
-
-
-def _copy_faults(path: PathResult) -> Found:
-    way = " -> host -> ".join(path.path)
-    if path.wrong:
-        sizes = ", ".join(f"{size:,}" for size in path.wrong)
-        does = "do not serve on it: update the driver, try another slot, and report it"
-        yield BROKEN, f"{way}: bytes differ after a copy of {sizes} bytes", does
-    if path.errors:
-        size, reason = next(iter(path.errors.items()))
-        does = "update the driver; reset the card or reboot if it says device lost"
-        yield BROKEN, f"{way}: a copy of {size:,} bytes failed: {reason}", does
-    slowest = min(filter(None, (path.to_device_gb_s, path.to_host_gb_s)), default=None)
-    if slowest is not None and slowest < _SLOW_GB_S and not path.path[0].startswith("cpu"):
-        does = "check that the card runs at its PCIe width and speed (lspci -vv, LnkSta)"
-        yield ADVICE, f"{way}: only {slowest} GB/s", does
-
-
-def _allocation_faults(check: DeviceCheck) -> Found:
-    if check.trial_reason is not None:
-        does = "stop other programs on the card; reset it if it stays"
-        yield ADVICE, f"{check.device}: an allocation of 1 GiB failed: {check.trial_reason}", does
-    if check.free_moved is False:
-        yield (
-            ADVICE,
-            f"{check.device}: the free figure does not move while memory is held",
-            f"declare what others use: --reserve {check.device}=SIZE",
-        )
-    if check.single_allocation is False:
-        yield (
-            ADVICE,
-            f"{check.device}: one allocation above 4 GiB fails",
-            "keep a stage's cache below 4 GiB (vLLM from 0.29 allocates it at once), or spread "
-            "the model over more stages",
         )

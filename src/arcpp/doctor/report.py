@@ -11,6 +11,7 @@ from arcpp.probe import FoundDevice
 from arcpp.probe.choose import name_of
 from arcpp.units import format_gib
 
+from . import links
 from .facts import Facts
 from .finding import Finding
 from .redact import Redactor
@@ -53,7 +54,16 @@ def report_json(
         "packages": dict(facts.packages),
         "torch_build": dict(facts.build),
         "vllm_adapter": None if facts.adapter is None else dict(facts.adapter.data),
-        "copies": [path.to_json() for check in facts.copies for path in check.paths],
+        "link": links.link_in_words(facts.settings),
+        "copies": [
+            {
+                **path.to_json(),
+                "verdict": links.verdict(path),
+                "arcpp_does": links.what_arcpp_does(path, facts.settings),
+            }
+            for check in facts.copies
+            for path in check.paths
+        ],
         "findings": [finding.to_json() for finding in findings],
     }
     redacted: dict[str, Any] = redactor.value(result)
@@ -73,6 +83,7 @@ def report_text(facts: Facts, findings: Sequence[Finding], redactor: Redactor) -
     _section(console, "Devices (GiB)", _devices(facts.devices, rows))
     _section(console, "Software", _software(facts, rows))
     _section(console, "Copies, content checked, by way of host memory", _copies(facts, rows))
+    console.print(f"boundaries: {links.link_in_words(facts.settings)}", markup=False)
     _section(console, "Findings", _findings(findings, rows))
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
 
@@ -164,12 +175,12 @@ def _software(facts: Facts, rows: _Rows) -> Table:
 
 def _copies(facts: Facts, rows: _Rows) -> Table:
     table = _table(
-        "path", "sizes right", "to device GB/s", "to host GB/s",
+        "path", "verdict", "sizes right", "to device GB/s", "to host GB/s",
         right=("sizes right", "to device GB/s", "to host GB/s"),
     )  # fmt: skip
     for check in facts.copies:
         if not check.paths:
-            rows.add(table, check.device, check.outcome.detail, "-", "-")
+            rows.add(table, check.device, check.outcome.detail, "-", "-", "-")
         for path in check.paths:
             good = path.sizes - len({*path.wrong, *path.errors})
             rates = [
@@ -178,7 +189,7 @@ def _copies(facts: Facts, rows: _Rows) -> Table:
             ]
             way = " > host > ".join([*path.path, ""]).rstrip("> ")
             way += " (host to host only)" if path.path[0].startswith("cpu") else ""
-            rows.add(table, way, f"{good} of {path.sizes}", *rates)
+            rows.add(table, way, links.verdict(path), f"{good} of {path.sizes}", *rates)
     return table
 
 

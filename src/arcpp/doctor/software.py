@@ -7,7 +7,7 @@ from arcpp.units import GiB, MiB, format_gib
 
 from .compatibility import known, range_of
 from .facts import Facts
-from .finding import ADVICE, BROKEN, Found, discrete
+from .finding import ADVICE, BROKEN, ELSEWHERE, UNCHECKED, Found, discrete
 
 _SHM = "/dev/shm"  # noqa: S108  (a mount, not a file of ours)
 _SHM_BYTES = 1 * GiB  # vLLM's queues and arcpp's rings; containers give 64 MiB by default
@@ -20,6 +20,8 @@ def torch(facts: Facts) -> Found:
     if outcome is None:
         if facts.vllm is not None:
             yield BROKEN, "vLLM is installed without torch", "install the torch vLLM asks for"
+        else:
+            yield UNCHECKED, "torch is not installed in this Python", ELSEWHERE
         return
     version = facts.packages.get("torch", "unknown")
     if outcome.status != child.OK:
@@ -87,7 +89,7 @@ def hosts(facts: Facts) -> Found:
         yield (
             ADVICE,
             "neither vLLM nor OpenVINO is installed in this Python",
-            "run doctor where the server runs, for example inside the vllm/vllm-openai-xpu image",
+            f"{ELSEWHERE}, for example inside the vllm/vllm-openai-xpu image",
         )
     if facts.vllm is not None:
         yield from _vllm(facts, facts.vllm)
@@ -124,6 +126,7 @@ def _vllm(facts: Facts, version: str) -> Found:
 
 def plugin(facts: Facts) -> Found:
     if facts.vllm is None:
+        yield UNCHECKED, "vLLM is not installed in this Python", ELSEWHERE
         return
     if not facts.entry_point:
         yield (
