@@ -53,8 +53,23 @@ EXECUTION = (
     ),
     Internal(
         "vllm.v1.executor.multiproc_executor:MultiprocExecutor.collective_rpc",
-        "called: asks the stages for their report",
+        "called: tells the stages the most requests at once",
         ("method", "args"),
+    ),
+    Internal(
+        "vllm.v1.executor.multiproc_executor:MultiprocExecutor.initialize_from_config",
+        "overridden around: lowers max_num_seqs to what the caches hold, before the scheduler",
+        ("kv_cache_configs",),
+    ),
+    Internal(
+        "vllm.v1.kv_cache_interface:MambaSpec.max_memory_usage_bytes",
+        "called: state blocks of a request",
+        ("vllm_config",),
+    ),
+    Internal(
+        "vllm.v1.worker.gpu_worker:request_memory",
+        "wrapped while a device is initialised: too little free memory is the plan's to judge",
+        ("init_snapshot", "cache_config"),
     ),
     Internal(
         "vllm.v1.worker.worker_base:WorkerBase.get_kv_cache_spec",
@@ -66,7 +81,7 @@ EXECUTION = (
     ),
     Internal(
         "vllm.v1.worker.gpu_worker:Worker.determine_available_memory",
-        "overridden around: stages on one device share its budget",
+        "overridden around: a stage's cache is at most what the plan gives it",
     ),
     Internal(
         "vllm.v1.worker.gpu_worker:Worker.initialize_from_config",
@@ -106,11 +121,60 @@ EXECUTION = (
         "called: whether this stage has attention layers",
         ("vllm_config",),
     ),
-    Internal(
-        "vllm.model_executor.layers.mamba.abstract:MambaBase",
-        "called: whether this stage has recurrent layers",
-    ),
     Internal("vllm.distributed.parallel_state:get_pp_group", "called: the pipeline group"),
+    Internal(
+        "vllm.v1.executor.multiproc_executor:MultiprocExecutor.start_worker_monitor",
+        "replaced: a worker that ends is a fault to recover from",
+    ),
+    Internal(
+        "vllm.v1.executor.multiproc_executor:MultiprocExecutor.shutdown",
+        "called: closes pipes and queues once the workers are gone",
+    ),
+    Internal(
+        "vllm.v1.executor.multiproc_executor:get_mp_context",
+        "replaced while workers start, for a standby",
+    ),
+    Internal(
+        "vllm.distributed.device_communicators.shm_broadcast:MessageQueue.shutdown",
+        "called: wakes whoever waits for a worker that is gone",
+    ),
+    Internal("vllm.v1.worker.gpu_worker:Worker.execute_model", "overridden around: faults"),
+    Internal("vllm.v1.worker.gpu_worker:Worker.sample_tokens", "overridden around: faults"),
+    Internal(
+        "vllm.v1.worker.gpu_model_runner:GPUModelRunner._update_states",
+        "called: makes replayed requests known to a new worker",
+        ("scheduler_output",),
+    ),
+    Internal(
+        "vllm.model_executor.layers.mamba.abstract:MambaBase.bind_kv_cache",
+        "relied on: a recurrent layer's kv_cache is its state arrays, [blocks, ...] each",
+    ),
+    Internal(
+        "vllm.v1.kv_cache_interface:MambaSpec.page_size_bytes",
+        "read with state_canary: where a page of state ends",
+    ),
+    Internal("vllm.v1.engine.core:EngineCore.step", "wrapped: goes on after a fault"),
+    Internal("vllm.v1.engine.core:EngineCore.step_with_batch_queue", "wrapped: the same"),
+    Internal("vllm.v1.engine.core:EngineCore.log_error_detail", "wrapped: the same", ()),
+    Internal("vllm.v1.engine.core:EngineCore._process_aborts_queue", "called before a replay"),
+    Internal("vllm.v1.engine.core:EngineCoreProc._handle_client_request", "wrapped: the same"),
+    Internal(
+        "vllm.v1.core.sched.scheduler:Scheduler.reset_prefix_cache",
+        "called: every running request goes back into the queue",
+        ("reset_running_requests",),
+    ),
+    Internal("vllm.v1.core.sched.scheduler:Scheduler.reset_encoder_cache", "called: the same"),
+    Internal("vllm.v1.core.sched.scheduler:Scheduler._drain_deferred_frees", "called: the same"),
+    Internal(
+        "vllm.v1.core.sched.scheduler:Scheduler.finish_requests",
+        "called: fails a request that kills its stage",
+        ("request_ids", "finished_status"),
+    ),
+    Internal(
+        "vllm.v1.core.sched.output:NewRequestData.from_request",
+        "called: what a new worker has to know",
+        ("request", "block_ids"),
+    ),
     Internal("vllm.distributed.parallel_state:get_world_group", "called: the group that plans"),
     Internal(
         "vllm.distributed.utils:get_pp_indices",

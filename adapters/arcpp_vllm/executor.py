@@ -5,11 +5,17 @@ Nothing of ``MultiprocExecutor`` is copied. With tensor parallelism refused, ran
 
 from __future__ import annotations
 
+import contextlib
 import signal
+from typing import Any
 
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
-from . import base_worker, compat, orphans, refusal, run_folder, scope, shims
+from arcpp.settings import from_additional_config
+
+from . import base_worker, compat, concurrency, orphans, refusal, run_folder, scope, shims
+from .recovery import engine, standby
+from .recovery.stages import STEP, Stages
 
 _WORKER = "arcpp_vllm.worker.ArcppWorker"
 
@@ -19,22 +25,79 @@ class ArcppExecutor(MultiprocExecutor):
 
     supports_pp = True
 
+    stages: Stages
+
     def _init_executor(self) -> None:
         refusal.clear()
         _watch_parent()
         try:
             compat.require(compat.EXECUTION)
             scope.check_config(self.vllm_config)
-            self._start_stages()
+            self._supervise()
+            with self.stages.starting_first():
+                self._start_stages()
         except Exception as error:
             refusal.pass_on(error)
+
+    def _supervise(self) -> None:
+        """What notices a lost stage, and the engine's step that goes on after one."""
+        settings = from_additional_config(self.vllm_config.additional_config)
+        self.stages = Stages(self, settings)
+        self.stages.forget()
+        self.shutting_down = False
+        self._standby = settings.standby
+        if self.stages.survives:
+            engine.install()
+
+    def start_worker_monitor(self, inline: bool = False) -> None:  # noqa: ARG002 (vLLM's name)
+        """In the place of the base's, which ends the engine when a worker does."""
+        if self.stages.survives:
+            self.stages.watch.over(self.workers)
+        else:
+            super().start_worker_monitor()
+
+    def collective_rpc(  # type: ignore[override]
+        self,
+        method: Any,
+        timeout: float | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        non_block: bool = False,
+        **more: Any,
+    ) -> Any:
+        """The base's, with a deadline always, and refused at once when a stage is lost.
+
+        Raises StageLost.
+        """
+        self.stages.check()
+        if method not in STEP:
+            timeout = self.stages.timeout_of(timeout)
+            self.stages.remember(method, args)
+            return super().collective_rpc(
+                method, timeout, args, kwargs, non_block=non_block, **more
+            )
+        tokens = args[0].total_num_scheduled_tokens if method == "execute_model" else 0
+        if method == "execute_model":
+            self.stages.watch.begin(tokens)
+        future = super().collective_rpc(
+            method, self.stages.watch.limit, args, kwargs, non_block=True, **more
+        )
+        if method == "sample_tokens" or not tokens:
+            future.add_done_callback(self.stages.watch.done)
+        else:
+            future.add_done_callback(self.stages.watch.done_unless_sampled)
+        return future if non_block else future.result()
 
     def _start_stages(self) -> None:
         if self.parallel_config.worker_cls != _WORKER:
             base_worker.remember(self.parallel_config.worker_cls)
             self.parallel_config.worker_cls = _WORKER
         stages = self.parallel_config.world_size
-        with shims.cpu_stages_share_cores(stages), run_folder.temporary_files_here():
+        with (
+            shims.cpu_stages_share_cores(stages),
+            run_folder.temporary_files_here(),
+            standby.forking(self.vllm_config) if self._standby else contextlib.nullcontext(),
+        ):
             super()._init_executor()
 
     def shutdown(self) -> None:
@@ -55,6 +118,15 @@ class ArcppExecutor(MultiprocExecutor):
         strictest = min(per_stage, key=len)
         agreed = [layout for layout in strictest if layout in common]
         return [agreed] * len(per_stage) if agreed else per_stage
+
+    def initialize_from_config(self, kv_cache_configs: list[Any]) -> None:
+        """The base's, after ``max_num_seqs`` came down to what the caches hold state for."""
+        most = concurrency.bound(self.vllm_config, kv_cache_configs)
+        if most is not None and most < self.scheduler_config.max_num_seqs:
+            concurrency.limit(self, most)
+            self.collective_rpc("limit_sequences", args=(most,))
+        super().initialize_from_config(kv_cache_configs)
+        self.stages.pin(self.collective_rpc("stage_facts"))
 
     @classmethod
     def supports_async_scheduling(cls) -> bool:

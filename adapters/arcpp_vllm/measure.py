@@ -9,29 +9,39 @@ from typing import Any
 import psutil
 from vllm.platforms import current_platform
 
-from arcpp.devices import Device, DeviceMemory
+from arcpp.backends.torch_devices import allocation_limit
+from arcpp.devices import AllocationLimit, Device, DeviceMemory
 from arcpp.errors import BadInput
+from arcpp.probe import DECLARED, Reading
+from arcpp.settings import Settings
 from arcpp.units import format_gib
 
 from . import device_memory
 
 
-def measure(worker: Any) -> dict[str, Any]:
+def measure(worker: Any, settings: Settings) -> dict[str, Any]:
     """This stage's device and its memory in bytes, as the host's own worker measured it.
 
     used: what this process holds already and vLLM counts against the device's budget. On an
-    accelerator the host's figures are checked against other sources (see device_memory).
+    accelerator the host's figures are checked against other sources (see device_memory), and
+    the setting device_memory wins; BadInput for one of the CPU, whose memory vLLM takes itself.
     """
-    used = 0
+    used, limit = 0, None
     if current_platform.is_cpu():
         name, memory = _memory_node()
+        if name in settings.device_memory:
+            right = "is the processor, for which vLLM takes --gpu-memory-utilization of its memory"
+            raise BadInput("setting device_memory", name, right)
         used = psutil.Process().memory_info().rss
     else:
         snapshot = worker.init_snapshot
         name = str(worker.device)
+        total, free = settings.device_memory.get(name, (None, None))
+        declared = None if total is None else Reading(DECLARED, total, free)
         memory, _ = device_memory.measure(
-            worker.device, snapshot.total_memory, snapshot.free_memory
+            worker.device, snapshot.total_memory, snapshot.free_memory, declared
         )
+        limit = allocation_limit(worker.device)
     return {
         "device": name,
         "total": memory.total,
@@ -39,6 +49,7 @@ def measure(worker: Any) -> dict[str, Any]:
         "reserve": memory.reserve,
         "used": used,
         "source": memory.source,
+        "single": None if limit is None else [limit.size, limit.source],
     }
 
 
@@ -60,15 +71,24 @@ def devices_of(measured: Sequence[Mapping[str, Any]], reserves: Mapping[str, int
             free=min(known.free, here.free),
             reserve=max(known.reserve, here.reserve),
         )
-    return [Device(seen["device"], least[seen["device"]]) for seen in measured]
+    limits = {
+        seen["device"]: AllocationLimit(*seen["single"]) for seen in measured if seen.get("single")
+    }
+    return [
+        Device(name, least[name], max_allocation=limits.get(name))
+        for name in (seen["device"] for seen in measured)
+    ]
 
 
 def utilization(cache_config: Any, measured: Sequence[Mapping[str, Any]]) -> float:
     """The host's fraction of a device, less what the stages' own processes take of it.
 
-    Only on the CPU, where vLLM counts a worker's whole resident memory against its fraction.
+    Less only on the CPU, where vLLM counts a worker's whole resident memory against its fraction.
+    On an accelerator an explicit size of the cache replaces the fraction, in vLLM too: then 1.
     Raises BadInput when nothing is left.
     """
+    if cache_config.kv_cache_memory_bytes is not None and not current_platform.is_cpu():
+        return 1.0
     fraction = float(cache_config.gpu_memory_utilization)
     used, total = sum(seen["used"] for seen in measured), measured[0]["total"]
     if used and cache_config.kv_cache_memory_bytes is None:

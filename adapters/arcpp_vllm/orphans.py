@@ -16,6 +16,8 @@ from collections.abc import Callable
 _GRACE_S = 15.0
 _LOOK_S = 0.5
 _THREAD = "arcpp-parent-watch"
+#: Set in processes that a standby's fork server forked (recovery.standby).
+FORKED = "ARCPP_VLLM_FORKED"
 
 
 def watch_parent(last_words: Callable[[], None], *, signum: int | None = None) -> None:
@@ -78,7 +80,8 @@ def parent_gone() -> bool:
 
 def _forkserver(parent: int | None) -> bool:
     """Whether a fork server stands between this process and the one that asked for it."""
-    return multiprocessing.get_start_method(allow_none=True) == "forkserver" and _alive(parent)
+    forked = FORKED in os.environ or multiprocessing.get_start_method(True) == "forkserver"
+    return forked and _alive(parent)
 
 
 def _alive(pid: int | None) -> bool:

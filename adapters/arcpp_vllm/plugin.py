@@ -15,6 +15,7 @@ import functools
 import multiprocessing
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from arcpp.errors import ArcppError
@@ -34,8 +35,10 @@ def register() -> None:
     """Wrap what is imported in this process; no effect on any other executor."""
     if _asked_on_command_line(sys.argv) and multiprocessing.parent_process() is None:
         from . import refusal
+        from .recovery import front
 
         refusal.end_with_reason()
+        front.exit_nonzero()
     arg_utils = sys.modules.get("vllm.engine.arg_utils")
     if arg_utils is not None:
         _wrap(getattr(arg_utils, "EngineArgs", None), "create_engine_config", _creating_config)
@@ -95,21 +98,27 @@ def _creating_config(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any
     try:
         self.distributed_executor_backend = resolve(self.distributed_executor_backend)
         scope.check_arguments(self)
-        run_folder.ensure()
-        _bound_shutdown(self)
+        _serve(self, run_folder.ensure())
         config = original(self, *args, **kwargs)
         scope.check_partition_of(config)
+        scope.check_state(config)
     except ArcppError as error:
         # ValueError is what vLLM raises for arguments; its callers know how to show it.
         raise ValueError(f"arcpp: {error}") from error
     return config
 
 
-def _bound_shutdown(engine_args: Any) -> None:
-    """Only in a process that is an API server: other programs' uvicorn is their own."""
+def _serve(engine_args: Any, folder: Path) -> None:
+    """Only in an API server's process: other programs' uvicorn and metrics are their own."""
     if any(name in sys.modules for name in _API_SERVERS):
-        from . import serving
+        from arcpp.settings import from_additional_config
 
+        from . import link_metrics, serving
+        from .recovery import front
+
+        settings = from_additional_config(getattr(engine_args, "additional_config", None))
+        link_metrics.show_links(folder)
+        front.install(folder, settings.recovery_queue)
         serving.bound_shutdown(getattr(engine_args, "shutdown_timeout", 0) or 0)
 
 

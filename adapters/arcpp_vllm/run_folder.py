@@ -49,7 +49,8 @@ def ensure() -> Path:
     root = _root()
     _remove_stale(root)
     folder = Path(tempfile.mkdtemp(prefix=f"arcpp-{os.getpid()}-", dir=root))
-    _hold(folder)
+    while not _hold(folder):  # another start took it for a stale one before it was locked
+        folder = Path(tempfile.mkdtemp(prefix=f"arcpp-{os.getpid()}-", dir=root))
     inherited = os.environ.get(_VARIABLE)
     os.environ[_VARIABLE] = str(folder)
     if os.environ.get(_SOCKETS) in (None, inherited) and _takes_sockets(folder):
@@ -71,10 +72,17 @@ def _takes_sockets(folder: Path) -> bool:
     return len(os.fsencode(folder)) <= _LONGEST_SOCKET_FOLDER
 
 
-def _hold(folder: Path) -> None:
-    """Lock the folder for as long as this process lives."""
-    descriptor = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+def _hold(folder: Path) -> bool:
+    """Lock the folder for as long as this process lives; whether it is still there then."""
+    try:
+        descriptor = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+    except FileNotFoundError:
+        return False
     fcntl.flock(descriptor, fcntl.LOCK_EX)
+    if os.fstat(descriptor).st_nlink:
+        return True
+    os.close(descriptor)
+    return False
 
 
 def remove() -> None:
@@ -114,21 +122,25 @@ def _remove_stale(temporary: Path) -> None:
         if _OWNED.fullmatch(folder.name) is None:
             continue
         with contextlib.suppress(OSError):
-            mine = folder.stat().st_uid == os.getuid() and not folder.is_symlink()
-            if mine and not _held(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+            if folder.stat().st_uid == os.getuid() and not folder.is_symlink():
+                _remove_unheld(folder)
 
 
-def _held(folder: Path) -> bool:
-    """Whether a live process holds the folder, or may be about to (no lock file yet)."""
+def _remove_unheld(folder: Path) -> None:
+    """Remove a folder that no live process holds, or may be about to (no lock file yet).
+
+    Under its lock: whoever was about to take it finds out when it gets the lock.
+    """
     try:
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
     except FileNotFoundError:
-        return time.time() - folder.stat().st_mtime < _YOUNG_S
+        if time.time() - folder.stat().st_mtime >= _YOUNG_S:
+            shutil.rmtree(folder, ignore_errors=True)
+        return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
     except BlockingIOError:
-        return True
+        return
     finally:
         os.close(descriptor)
-    return False

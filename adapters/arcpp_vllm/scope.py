@@ -98,8 +98,24 @@ def check_config(vllm_config: Any) -> None:
     parallel = vllm_config.parallel_config
     _check_sizes(parallel)
     _check_features(vllm_config, parallel.pipeline_parallel_size)
+    check_state(vllm_config)
     if vllm_config.use_v2_model_runner:
         raise BadInput("V2 model runner", "on", f"is not supported: set {V2_RUNNER_VARIABLE}=0")
+
+
+def check_state(vllm_config: Any) -> None:
+    """Refuse (BadInput) cached prefixes with drafts, reported to corrupt recurrent state."""
+    draft = getattr(vllm_config, "speculative_config", None)
+    hybrid = getattr(vllm_config.model_config, "is_hybrid", False)
+    if draft is None or not hybrid:
+        return
+    if vllm_config.cache_config.enable_prefix_caching:
+        method = draft.get("method") if isinstance(draft, dict) else getattr(draft, "method", None)
+        raise BadInput(
+            _option("speculative_config"),
+            method,
+            "with prefix caching corrupts recurrent state in vLLM: add --no-enable-prefix-caching",
+        )
 
 
 def _check_sizes(holder: Any) -> None:

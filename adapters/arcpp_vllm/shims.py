@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -49,6 +50,18 @@ def no_device_collectives() -> Iterator[None]:
     finally:
         platform.dist_backend = backend
         distributed.is_xccl_available = has_xccl
+
+
+def keep_progress_bars_to_threads() -> None:
+    """Let tqdm, in a worker, lock among threads only.
+
+    Symptom: its first progress bar makes a semaphore in /dev/shm to share with processes it never
+    has (tqdm.std.TqdmDefaultWriteLock), and a killed worker leaves it there until the server
+    ends: one more for every restart of a stage. Standing.
+    """
+    from tqdm import tqdm
+
+    tqdm.set_lock(threading.RLock())
 
 
 def allocate_intermediate_tensors(worker: Any) -> None:

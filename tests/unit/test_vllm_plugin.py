@@ -236,6 +236,31 @@ def test_speculation_within_one_stage_is_the_hosts_business(vllm: SimpleNamespac
     sys.modules["arcpp_vllm.scope"].check_config(config)
 
 
+@pytest.mark.parametrize("draft", [{"method": "mtp"}, SimpleNamespace(method="mtp")])
+@pytest.mark.parametrize(
+    ("hybrid", "caching", "refused"),
+    [(True, True, True), (True, False, False), (False, True, False)],
+)
+def test_cached_prefixes_with_drafts_are_refused_where_there_is_recurrent_state(
+    vllm: SimpleNamespace, draft: object, hybrid: bool, caching: bool, refused: bool
+) -> None:
+    config = fake_vllm.config("arcpp", pipeline_parallel_size=1)
+    config.model_config.is_hybrid = hybrid
+    config.cache_config = SimpleNamespace(enable_prefix_caching=caching)
+    config.speculative_config = draft
+    vllm.EngineArgs.create_engine_config = lambda self, usage_context=None, headless=False: config
+    vllm.plugin.register()
+    args = vllm.EngineArgs("arcpp", pipeline_parallel_size=1)
+    if not refused:
+        assert args.create_engine_config() is config
+        return
+    with pytest.raises(ValueError, match="--no-enable-prefix-caching") as caught:
+        args.create_engine_config()
+    assert str(caught.value).startswith("arcpp: --speculative-config: 'mtp' with prefix caching")
+    with pytest.raises(BadInput):
+        sys.modules["arcpp_vllm.scope"].check_config(config)
+
+
 @pytest.mark.parametrize(
     ("stages", "agreed"),
     [

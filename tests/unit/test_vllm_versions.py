@@ -49,6 +49,7 @@ def test_release(version: str, profiles: dict[str, Any]) -> None:
             max_model_len=length,
             platform="cuda",
             kv_memory=(9 * GiB,),
+            inside_host=True,  # the data are of synchronous scheduling, as under arcpp's executor
         )
         memory = DeviceMemory(1024 * GiB, 1024 * GiB)
         devices = [Device(f"d{index}", memory) for index in range(stages)]
