@@ -43,9 +43,10 @@ TWO = ("--pipeline-parallel-size", "2")
         ),
         ((*TWO, "--gpu-memory-utilization", "0.001"), {}, "processes of 2 stages alone"),
         ((*TWO, "--kv-cache-memory-bytes", "100000"), {}, "does not fit: stage"),
+        ((*TWO, "--kv-cache-memory-bytes", str(10**13)), {}, "10000000000000 bytes for each cache"),
     ],
     ids=["more stages than layers", "partition sum", "partition form", "tensor parallel",
-         "no memory for processes", "no memory for the cache"],
+         "no memory for processes", "no memory for the cache", "no such memory"],
 )  # fmt: skip
 def test_refused(arguments: tuple[str, ...], env: dict[str, str], wanted: str) -> None:
     server = VllmServer(HYBRID_MODEL, *BASE, *arguments, env=env)
@@ -61,6 +62,7 @@ def test_refused(arguments: tuple[str, ...], env: dict[str, str], wanted: str) -
     if "does not fit" in wanted:  # said once, as a table, with the reason after it
         assert server.text().count("nothing fits; at the least") == 1
     assert "Traceback" not in server.text()
+    assert "loaded in" not in server.text(), "before a weight is read"
     assert not server.left, server.left
     server.clean_up()
 

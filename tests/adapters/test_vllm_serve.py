@@ -95,6 +95,30 @@ def test_nothing_listens_beyond_loopback(hybrid_server: VllmServer) -> None:
     assert {address.rpartition(":")[0] for address in addresses} <= {"127.0.0.1", "::1"}
 
 
+def test_metrics_of_the_link(client: openai.OpenAI, hybrid_server: VllmServer) -> None:
+    before = hybrid_server.metrics("arcpp_link")
+    _complete(client, ROWS[1]["prompt_ids"], stream=False)
+    after = hybrid_server.metrics("arcpp_link")
+    assert len(after) == len(before) == 2 * 5
+    grown = {key: after[key][0] - before[key][0] for key in after}
+    for end in ("send", "receive"):
+        assert grown["arcpp_link_hops_total", end] >= 64  # one a token
+        assert grown["arcpp_link_bytes_total", end] >= 64 * 2
+        assert grown["arcpp_link_verify_failures_total", end] == 0
+        value, labels = after["arcpp_link_info", end]
+        assert (value, labels["verification"], labels["pinning"]) == (1, "descriptor", "host")
+        _, labels = after["arcpp_link_hops_total", end]
+        assert labels == {
+            "link": "stage0->stage1", "end": end, "kind": "ring", "model_name": "model",
+        }  # fmt: skip
+    assert grown["arcpp_link_wait_seconds_total", "receive"] > 0
+    for name in ("arcpp_link_hops_total", "arcpp_link_bytes_total"):
+        assert after[name, "send"][0] == after[name, "receive"][0]
+    # vLLM's own are still there, under the same name of the model.
+    own = hybrid_server.metrics("vllm:generation_tokens_total").values()
+    assert [labels["model_name"] for _, labels in own] == ["model"]
+
+
 def test_ctrl_c_leaves_nothing(hybrid_server: VllmServer) -> None:
     """Last in this module: it stops the server."""
     code = hybrid_server.stop()

@@ -4,8 +4,8 @@
 
 The engine core runs in that process (workers still in theirs), which saves a start per engine.
 A job is ``{"model", "prompts": [[ids]], "max_tokens", "runs": [...]}``, a run ``{"name",
-"partition", "options"}``; the result gives, per run and prompt, the tokens and the margin between
-the two best logits.
+"partition", "options"}``; the result gives, per run and prompt, the tokens, the margin between the
+two best logits, and the tokens' log-probabilities.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from arcpp.doctor.garble import first_difference
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PARTITION = "VLLM_PP_LAYER_PARTITION"
@@ -25,10 +27,12 @@ PARTITION = "VLLM_PP_LAYER_PARTITION"
 
 @dataclass(frozen=True)
 class Continuation:
-    """What one prompt was continued with. margins: best minus second-best logit, per token."""
+    """What one prompt was continued with. margins: best minus second-best logit, per token;
+    logprobs: of the tokens themselves, where somebody asked."""
 
     ids: list[int]
     margins: list[float]
+    logprobs: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -101,9 +105,7 @@ def departures(
         if len(wanted.ids) != len(got.ids):
             wrong.append(f"prompt {number}: {len(got.ids)} tokens instead of {len(wanted.ids)}")
             continue
-        at = next(
-            (i for i, (a, b) in enumerate(zip(wanted.ids, got.ids, strict=True)) if a != b), None
-        )
+        at = first_difference(wanted.ids, got.ids)
         if at is None:
             continue
         if wanted.margins[at] < bound:
@@ -148,7 +150,9 @@ def _continuation(output: Any) -> dict[str, Any]:
     for top in output.logprobs:
         best, second = sorted((entry.logprob for entry in top.values()), reverse=True)[:2]
         margins.append(best - second)
-    return {"ids": list(output.token_ids), "margins": margins}
+    tokens = list(output.token_ids)
+    logprobs = [top[token].logprob for token, top in zip(tokens, output.logprobs, strict=True)]
+    return {"ids": tokens, "margins": margins, "logprobs": logprobs}
 
 
 if __name__ == "__main__":

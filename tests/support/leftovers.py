@@ -50,7 +50,7 @@ def look(session: int, folder: Path, before: set[str], *, patience: float) -> Le
     while True:
         left = Leftovers(
             [f"{p.pid} {' '.join(p.cmdline())[:120]}" for p in processes_of(session)],
-            sorted(shared_memory() - before - _used_by_others(session)),
+            sorted(shared_memory() - before - used_by_others(session)),
             sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if _matters(path)),
         )
         if not left or time.monotonic() > deadline:
@@ -58,7 +58,7 @@ def look(session: int, folder: Path, before: set[str], *, patience: float) -> Le
         time.sleep(0.2)
 
 
-def _used_by_others(session: int) -> set[str]:
+def used_by_others(session: int) -> set[str]:
     """Names in /dev/shm that a live process of another session has mapped: another server's."""
     names = set()
     for process in psutil.process_iter():

@@ -21,8 +21,12 @@ from . import leftovers
 ROOT = Path(__file__).resolve().parent.parent.parent
 HYBRID_MODEL = ROOT / "tests" / "models" / "kjv-hybrid-8l" / "hf"
 
+# What torch compiles for one server serves the next one too: 12 s for the first log-probabilities.
+_COMPILED = tempfile.TemporaryDirectory(prefix="arcpp-compiled-")
+
 # Two cores and no accelerator: small pools, no compilation, nothing fetched.
 SMALL_HOST = {
+    "TORCHINDUCTOR_CACHE_DIR": _COMPILED.name,
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_COLOR": "0",
@@ -118,6 +122,19 @@ class VllmServer:
                 return reply.status == 200
         except (urllib.error.URLError, OSError):
             return False
+
+    def metrics(self, prefix: str) -> dict[tuple[str, str], tuple[float, dict[str, str]]]:
+        """(sample's name, its label "end" or "") -> (value, labels), of names with ``prefix``."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as reply:
+            text = reply.read().decode()
+        samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
+        return {
+            (one.name, one.labels.get("end", "")): (one.value, one.labels)
+            for one in samples
+            if one.name.startswith(prefix)
+        }
 
     def stop(self, signum: int = signal.SIGINT, patience: float = 60) -> int:
         """Signal the server's main process, wait, note what is left. Returns the exit code."""
