@@ -9,14 +9,33 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from . import plan_pairs, plan_speed
+from arcpp.bench.report import processor
+
+from . import (
+    hop_speed,
+    memory_curve,
+    pipeline,
+    plan_pairs,
+    plan_speed,
+    recovery,
+    state_cost,
+    state_guard,
+    vllm_speed,
+)
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 
 # Name -> (what it says, the measurement). A section is rewritten whole, the others stay.
 SECTIONS: dict[str, tuple[str, Callable[[], list[str]]]] = {
+    "hop": (hop_speed.__doc__ or "", hop_speed.table),
+    "memory-curve": (memory_curve.__doc__ or "", memory_curve.table),
+    "pipeline": (pipeline.__doc__ or "", pipeline.table),
     "plan-pairs": (plan_pairs.__doc__ or "", plan_pairs.table),
     "plan-speed": (plan_speed.__doc__ or "", plan_speed.table),
+    "recovery": (recovery.__doc__ or "", recovery.table),
+    "state": (state_cost.__doc__ or "", state_cost.table),
+    "state-guard": (state_guard.__doc__ or "", state_guard.table),
+    "vllm-speed": (vllm_speed.__doc__ or "", vllm_speed.table),
 }
 
 
@@ -38,12 +57,13 @@ def main(names: list[str]) -> int:
     return 0
 
 
-def section(name: str, says: str, lines: list[str]) -> str:
-    """A section of the page: heading, what it is, where it was measured, the table."""
-    return "\n".join([f"## {name}", "", says.strip(), "", *lines, "", f"{machine(name)}", ""])
+def section(name: str, says: str, lines: list[str], command: str | None = None) -> str:
+    """A section of the page: heading, what it is, the table, where it was measured and how."""
+    measured = machine(command or f"make bench SECTIONS={name}")
+    return "\n".join([f"## {name}", "", says.strip(), "", *lines, "", measured, ""])
 
 
-def machine(name: str) -> str:
+def machine(command: str) -> str:
     """Machine, versions and command, in one line."""
     versions = [f"Python {platform.python_version()}"]
     for package in ("arcpp", "vllm", "torch"):
@@ -52,8 +72,8 @@ def machine(name: str) -> str:
         except metadata.PackageNotFoundError:
             continue
     return (
-        f"Measured on {_processor()}, {len(os.sched_getaffinity(0))} cores; {', '.join(versions)}; "
-        f"`make bench SECTIONS={name}`."
+        f"Measured on {processor()}, {len(os.sched_getaffinity(0))} cores; {', '.join(versions)}; "
+        f"`{command}`."
     )
 
 
@@ -65,13 +85,6 @@ def replaced(page: str, name: str, text: str) -> str:
         return f"{page.rstrip()}\n\n{block}\n"
     before, _, rest = page.partition(begin)
     return before + block + rest.partition(end)[2]
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 if __name__ == "__main__":
