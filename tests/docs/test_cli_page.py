@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import click
-from tests.docs.cli_page import PAGE, page
-
-from arcpp.cli.main import commands
+from tests.docs.cli_page import PAGE, every_command, page
 
 
 def test_the_page_is_not_stale() -> None:
@@ -13,7 +11,7 @@ def test_the_page_is_not_stale() -> None:
 
 
 def test_every_option_says_what_it_is_for() -> None:
-    for name, command in commands.commands.items():
+    for name, command in every_command():
         for option in command.params:
             if isinstance(option, click.Option):
                 assert option.help, f"arcpp {name} {option.opts[0]}"

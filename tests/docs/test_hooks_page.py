@@ -22,6 +22,7 @@ from arcpp.plugins import BUILT_IN, Package, Plugins, hook_names, load_plugins
 from arcpp.profile import load_profile
 from arcpp.request import PlanRequest
 from arcpp.settings import Settings
+from arcpp.supervise import Fault, FaultAction, FaultKind
 from arcpp.units import MiB
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,3 +141,17 @@ def test_open_link() -> None:
     assert receiver.recv(timeout=1) == {"x": 3}
     with pytest.raises(DeadlineExceeded):
         receiver.recv(timeout=0)
+
+
+def test_fault() -> None:
+    hooks, _ = _plugged(_section("arcpp_fault"))
+    lost = Fault(FaultKind.DEVICE_LOST, "gone", "reset it")
+    assert [hooks.fault(lost, attempt) for attempt in (1, 2)] == [None, FaultAction.GIVE_UP]
+    assert hooks.fault(Fault(FaultKind.STAGE_DIED, "gone", ""), 2) is None
+
+
+def test_recovered(capsys: pytest.CaptureFixture[str]) -> None:
+    hooks, _ = _plugged(_section("arcpp_recovered"))
+    hooks.recovered(Fault(FaultKind.STAGE_DIED, "gone", ""), {"stop": 0.5, "start": 2.0})
+    said = json.loads(capsys.readouterr().err)
+    assert (said["kind"], said["seconds"]) == ("StageDied", 2.5)

@@ -4,6 +4,8 @@ EXAMPLE_DEVICES        devices of the machine that is planned for: "B70=31023MiB
 EXAMPLE_LAYER_BYTES    bytes that every layer takes beyond its weights in the checkpoint
 EXAMPLE_FIRST_LAYERS   layers on the first of two stages
 EXAMPLE_COUNT_HOPS     say how much crossed between stages, when the server stops
+EXAMPLE_ATTEMPTS       give up after so many faults without a token between them
+EXAMPLE_TELL_FAULTS    say which fault the server recovered from, and how long it took
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from arcpp.plan import Plan
 from arcpp.planner import make_plan
 from arcpp.profile import ModelProfile
 from arcpp.request import PlanRequest
+from arcpp.supervise import Fault, FaultAction
 
 
 @hookimpl
@@ -73,6 +76,20 @@ def arcpp_open_link(end: LinkEnd) -> Any:
     receiver = GlooReceiver(end.name, end.peer, end.group, torch.device(end.device))
     receiver.kind = CountingSender.kind
     return receiver
+
+
+@hookimpl
+def arcpp_fault(attempt: int) -> FaultAction | None:
+    """A rule of one's own for when a person is needed; the budget of restarts stays arcpp's."""
+    most = int(os.environ.get("EXAMPLE_ATTEMPTS", "0"))
+    return FaultAction.GIVE_UP if most and attempt > most else None
+
+
+@hookimpl
+def arcpp_recovered(fault: Fault, seconds: Mapping[str, float]) -> None:
+    """Tell somebody: here, the log."""
+    if "EXAMPLE_TELL_FAULTS" in os.environ:
+        _say(f"recovered from {fault.kind} in {sum(seconds.values()):.1f} s")
 
 
 class CountingSender(LinkSender):
