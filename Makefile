@@ -4,14 +4,19 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PYTEST ?=
 SECTIONS ?=
+SEED   ?= 1
+FAULTS ?= 20
+STAGES ?= 2
 
-.PHONY: help setup demo demo-instruct test lint bench clean
+.PHONY: help setup demo demo-instruct test lint bench chaos chaos-report clean
 help:
 	@echo "make demo   serve the bundled hybrid model through vLLM on two CPU stages and ask it"
 	@echo "make demo-instruct   the same with a real instruct model (fetches about 100 MB)"
 	@echo "make test   lint, types, layers, docs checks and all tests (30 to 45 minutes on two cores)"
 	@echo "make lint   the part of it that takes seconds"
 	@echo "make bench  measure, and rewrite docs/benchmarks.md"
+	@echo "make chaos  lose stages at random under load (SEED=1 FAULTS=20 STAGES=2); runs add up"
+	@echo "make chaos-report   write what all runs so far say to docs/benchmarks.md"
 	@echo "make clean  remove $(VENV) and caches"
 
 setup:
@@ -34,6 +39,12 @@ lint: setup
 
 bench: setup
 	$(BIN)/python -m tests.bench $(SECTIONS)
+
+chaos: setup
+	@$(BIN)/python -m tests.chaos --seed $(SEED) --faults $(FAULTS) --stages $(STAGES)
+
+chaos-report: setup
+	@$(BIN)/python -m tests.chaos --report
 
 clean:
 	rm -rf $(VENV) .venv-ci .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -46,6 +46,13 @@ def main(folder: str) -> int:
             file=sys.stderr,
         )
         return 1
+    if _holds_something_else(home):
+        print(
+            f"arcpp set-up: {folder} exists and is no virtual environment: name another folder, "
+            "or remove it",
+            file=sys.stderr,
+        )
+        return 1
     print(f"arcpp set-up in {folder}: about 4 GB of disk, 3 to 10 minutes", flush=True)
     started = time.monotonic()
     _step(1, "virtual environment")
@@ -66,6 +73,13 @@ def main(folder: str) -> int:
     stamp.write_text(wanted)
     print(f"arcpp set-up done in {time.monotonic() - started:.0f} s", flush=True)
     return 0
+
+
+def _holds_something_else(home: Path) -> bool:
+    """Whether clearing ``home`` would delete what no virtual environment has."""
+    if not home.is_dir():
+        return home.exists()
+    return any(home.iterdir()) and not (home / "pyvenv.cfg").exists()
 
 
 def _fingerprint() -> str:
