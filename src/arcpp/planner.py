@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import permutations
 
 from . import solver
-from .costs import Costs, decode_prices
+from .costs import Costs
 from .devices import Device, check_memory
-from .errors import BadInput, DoesNotFit
+from .errors import BadInput
 from .memory.layout import UNBOUNDED, CacheLayout
 from .partition import Partition, Stage, check_partition
 from .plan import Plan, StagePlan
@@ -18,14 +17,13 @@ from .request import PlanRequest
 from .vllm_args import arguments, environment
 from .warn import Findings, layers_on, mixes_processor, plan_warnings
 
-__all__ = ["Plan", "PlanRequest", "Planner", "Planning", "StagePlan", "best_order", "make_plan"]
+__all__ = ["Plan", "PlanRequest", "Planner", "Planning", "StagePlan", "make_plan"]
 
 #: make_plan(), or whoever a hook puts in its place.
 Planner = Callable[[ModelProfile, Sequence[Device], PlanRequest], Plan]
 
 #: Length of the one request that the goal decode keeps room for when none is asked for.
 DECODE_TOKENS = 8192
-_MOST_ORDERS = 5040  # seven devices; more would take minutes
 
 
 def make_plan(profile: ModelProfile, devices: Sequence[Device], request: PlanRequest) -> Plan:
@@ -41,41 +39,6 @@ def make_plan(profile: ModelProfile, devices: Sequence[Device], request: PlanReq
     if partition is None:
         raise refusal(planning)
     return planning.describe(partition)
-
-
-def best_order(
-    profile: ModelProfile,
-    devices: Sequence[Device],
-    request: PlanRequest,
-    planner: Planner = make_plan,
-) -> tuple[Device, ...]:
-    """The order of ``devices`` whose plan is best by the objective; the given one on ties, and
-    when no order fits. planner: who plans, where a hook may. Raises BadInput for more devices
-    than can be tried.
-    """
-    orders = list(dict.fromkeys(permutations(devices))) if len(devices) <= 7 else []
-    if not orders or len(orders) > _MOST_ORDERS:
-        raise BadInput("--reorder", len(devices), "devices are too many to try every order")
-    best: tuple[tuple[int, ...], tuple[Device, ...]] | None = None
-    for order in orders:
-        try:
-            plan = planner(profile, order, request)
-        except DoesNotFit:
-            continue
-        score = _score(plan, request, order)
-        if best is None or score > best[0]:
-            best = score, order
-    return tuple(devices) if best is None else best[1]
-
-
-def _score(plan: Plan, request: PlanRequest, order: Sequence[Device]) -> tuple[int, ...]:
-    prices = decode_prices(order)
-    speed = -sum(s.active_bytes * price for s, price in zip(plan.stages, prices, strict=True))
-    if request.maximize == "decode":
-        return speed, plan.kv_cache_tokens
-    if request.maximize == "concurrency":
-        return plan.max_num_seqs, speed, plan.kv_cache_tokens
-    return plan.kv_cache_tokens, speed
 
 
 class Planning:

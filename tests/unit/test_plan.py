@@ -16,8 +16,9 @@ from arcpp.devices import AllocationLimit, Device, DeviceMemory
 from arcpp.errors import BadInput, DoesNotFit
 from arcpp.memory.placement import DROPPED
 from arcpp.partition import Partition
-from arcpp.planner import PlanRequest, best_order, make_plan
+from arcpp.planner import PlanRequest, make_plan
 from arcpp.profile import KvShape, Layer, ModelProfile, load_profile
+from arcpp.reorder import MOST_ORDERS, best_order, orders_of
 from arcpp.units import GiB, MiB
 
 from .planner_models import B70, B580, BUNDLED, QWEN35_27B, write_config
@@ -219,6 +220,25 @@ def test_reorder_finds_the_better_order() -> None:
     order = best_order(profile, cards, BARE)
     assert [card.name for card in order] == ["small", "big"]
     assert make_plan(profile, order, BARE).num_blocks > 0
+
+
+def test_reorder_tries_no_order_twice_and_no_more_than_it_can() -> None:
+    """Eight stages on one card are one order; eight unlike cards are 40,320."""
+    tried: list[tuple[str, ...]] = []
+
+    def planner(profile: Any, devices: Any, request: PlanRequest) -> Any:
+        tried.append(tuple(card.name for card in devices))
+        return make_plan(profile, devices, request)
+
+    same = [device("a", 9000)] * 3 + [device("b", 9000)]
+    best_order(dense(), same, BARE, planner)
+    assert len(tried) == len(set(tried)) == orders_of(same) == 4
+    assert tried[0] == ("a", "a", "a", "b")
+    assert orders_of([device("a", 9000)] * 8) == 1
+    unlike = [device(f"card {n}", 9000) for n in range(8)]
+    with pytest.raises(BadInput, match=rf"--reorder: 8 devices have 40320 .*limit {MOST_ORDERS}"):
+        best_order(dense(), unlike, BARE, planner)
+    assert len(tried) == 4
 
 
 def test_reorder_asks_whoever_plans() -> None:

@@ -16,10 +16,11 @@ from arcpp.explain import Alternative, alternatives, explain_lines
 from arcpp.fromlog import Row, StartLog, compare, read_log, rows_text
 from arcpp.hooks import Hooks, hooks_for
 from arcpp.logsettings import option_text
-from arcpp.planner import Plan, best_order
+from arcpp.planner import Plan
 from arcpp.probe import FoundDevice
 from arcpp.probe.choose import device_ids, numbering
 from arcpp.profile import ModelProfile
+from arcpp.reorder import best_order
 from arcpp.request import PlanRequest
 from arcpp.settings import read_settings
 from arcpp.vllm_args import command_lines
