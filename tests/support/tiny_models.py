@@ -40,18 +40,18 @@ _GATED_DELTA = {
 }
 
 
-def write_qwen3(folder: Path) -> Path:
-    """Dense Qwen3, 8 layers, untied, float32."""
+def write_qwen3(folder: Path, *, tied: bool = False) -> Path:
+    """Dense Qwen3, 8 layers, float32."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    return _write(folder, Qwen3ForCausalLM, Qwen3Config(**_SHARED, tie_word_embeddings=False))
+    return _write(folder, Qwen3ForCausalLM, Qwen3Config(**_SHARED, tie_word_embeddings=tied))
 
 
-def write_qwen3_next(folder: Path, *, tied: bool = False) -> Path:
+def write_qwen3_next(folder: Path) -> Path:
     """Qwen3-Next: three Gated DeltaNet layers, one attention layer, twice; 4 experts."""
     from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
 
-    config = Qwen3NextConfig(**_SHARED, **_GATED_DELTA, tie_word_embeddings=tied)
+    config = Qwen3NextConfig(**_SHARED, **_GATED_DELTA, tie_word_embeddings=False)
     return _write(folder, Qwen3NextForCausalLM, config)
 
 
