@@ -1,4 +1,4 @@
 """OpenVINO engine: one compiled stage per device.
 
-Nothing is here yet; docs/changelog.md says what has landed.
+``chain`` is what an engine builds on: its docstring is the interface.
 """

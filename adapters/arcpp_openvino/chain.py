@@ -1,0 +1,304 @@
+"""A chain of stages: the model cut between layers, each stage compiled for its device.
+
+What an engine uses of it::
+
+    chain = Chain.from_folder(path, devices=("CPU", "CPU"))
+    pool = SlotPool(chain.states, PoolSize(slots=4))     # hybrid models; place 0 is the zero block
+    chain.submit(batch, microbatch=0)                    # returns at once
+    chain.submit(other, microbatch=1)                    # other stages' turn meanwhile
+    logits = chain.collect(0)                            # float32 [rows, vocabulary]
+
+``from_folder(path, devices, partition, options)``: devices are OpenVINO's names, one per stage, and
+may repeat. partition: layers per stage; None lets arcpp's planner choose. The folder's tokenizer
+is not looked at (``folder.check_tokenizers`` does). ``chain.profile`` (:class:`ChainProfile`) says
+what the chain was made for, ``chain.plan`` what was planned (None where nothing was),
+``chain.stages`` what was compiled where.
+
+``submit(batch, microbatch)``: starts a :class:`.batch.StepBatch` on the first stage; each stage
+starts the next where it ends. Arrays of the batch are copied before it returns. One step per
+microbatch at a time; steps of different microbatches run in the order they were submitted on every
+stage, and must not touch each other's KV and state blocks.
+
+``collect(microbatch)``: waits, and returns the logits of ``batch.logits_rows``, in order. They are
+a view of the last stage's output: valid until the next submit of that microbatch; copy what is
+kept.
+
+``chain.states``: state tables of all stages as one :class:`arcpp.state.StateTables`, for a
+SlotPool; None for dense models. Place 0 is the zero block: a first step may read it, none writes.
+``check_integrity()`` reads it back.
+
+Faults: StageFailed carries stage, device and a classified fault. A chain that failed in a step is
+not usable for that stage's sequences: ``restart(stage)`` compiles it again with fresh tables; every
+request must then be computed anew (``restart()`` without a number renews all stages).
+
+A chain belongs to one thread at a time. Stages hand over through host tensors, which producer and
+consumers are both bound to: nothing is copied in between on a processor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import openvino as ov  # type: ignore[import-not-found, unused-ignore]
+from numpy.typing import NDArray
+
+from arcpp.errors import BadInput, StateCorrupt
+from arcpp.hooks import hooks_for
+from arcpp.partition import Partition, check_partition
+from arcpp.plan import Plan
+from arcpp.settings import read_settings
+from arcpp.state import ZERO_PLACE
+
+from .batch import StepBatch
+from .cut import HIDDEN, LOGITS, cut
+from .devices import check_devices
+from .flight import Flight
+from .folder import open_folder
+from .inputs import InputSpec, StepInputs
+from .options import ChainOptions
+from .paged import KV_TABLES, STATE_TABLES, paged_model
+from .planning import plan_chain, useful_blocks
+from .stage import CompiledStage
+from .tables import ChainStates
+
+
+@dataclass(frozen=True)
+class ChainProfile:
+    """What a chain was made for.
+
+    layer_kinds: "attention", "linear_attention", "both" or "none", by layer. block_size: tokens per
+    KV block as a StepBatch counts them (of the stage with the largest). kv_blocks: how many there
+    are. state_blocks: places of the state tables, the zero block included; 0 in dense models.
+    max_sequences, max_batch_tokens: what a step is preallocated for; larger ones run, and allocate.
+    """
+
+    vocab_size: int
+    layer_kinds: tuple[str, ...]
+    block_size: int
+    kv_blocks: int
+    state_blocks: int
+    max_sequences: int
+    max_batch_tokens: int
+    microbatches: int
+
+    @property
+    def hybrid(self) -> bool:
+        """Whether a StepBatch needs state blocks."""
+        return self.state_blocks > 0
+
+
+class Chain:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        core: Any,
+        stages: Sequence[CompiledStage],
+        kinds: tuple[str, ...],
+        options: ChainOptions,
+        plan: Plan | None,
+    ) -> None:
+        """Allocates tables and binds everything. Raises StageFailed, BadInput, StateCorrupt."""
+        self.core, self.stages, self.options, self.plan = core, tuple(stages), options, plan
+        self.profile = _profile(self.stages, kinds, options, plan)
+        self.states: ChainStates | None = None
+        self._boundaries: list[dict[str, Any]] = []
+        self._flights: list[Flight] = []
+        self._inputs = [self._step_inputs() for _ in range(options.microbatches)]
+        for stage in self.stages:
+            self._allocate(stage)
+        self._connect()
+
+    @classmethod
+    def from_folder(
+        cls,
+        path: str | Path,
+        devices: Sequence[str] = ("CPU",),
+        partition: Sequence[int] | None = None,
+        options: ChainOptions = ChainOptions(),  # noqa: B008 (frozen)
+    ) -> Self:
+        """Plan, cut, compile and preallocate.
+
+        Raises BadModel, BadInput, DoesNotFit before anything is compiled; StageFailed after.
+        """
+        core = ov.Core()
+        names = check_devices(core, devices)
+        folder = open_folder(path)
+        counts = None if partition is None else tuple(partition)
+        plan = None
+        if counts is None or options.kv_blocks is None:
+            plan = plan_chain(hooks_for(read_settings()), folder, names, counts, options)
+            counts = plan.partition.counts
+        paged = paged_model(core, folder)
+        assert counts is not None
+        chosen = Partition(counts)
+        check_partition(chosen, len(paged.ends), len(names), "partition")
+        pieces = cut(paged, chosen)
+        kinds = tuple(_kind(tables) for tables in paged.tables_by_layer())
+        stages = [
+            CompiledStage(core, piece, device, options)
+            for piece, device in zip(pieces, names, strict=True)
+        ]
+        return cls(core, stages, kinds, options, plan)
+
+    def submit(self, batch: StepBatch, microbatch: int = 0) -> None:
+        """Start a step. Raises ValueError where the microbatch has one in flight or lacks state
+        blocks, StageFailed where the first stage does not start."""
+        flight = self._flights[microbatch]
+        if flight.busy:
+            raise ValueError(f"microbatch {microbatch} has a step in flight: collect it first")
+        if self.profile.hybrid and batch.state_blocks is None:
+            raise ValueError("a hybrid model's batch needs state blocks")
+        self._inputs[microbatch].fill(batch)
+        flight.start()
+
+    def collect(self, microbatch: int = 0) -> NDArray[np.float32]:
+        """Logits [rows, vocabulary] of the step in flight. Raises StageFailed, ValueError."""
+        flight = self._flights[microbatch]
+        if not flight.busy:
+            raise ValueError(f"microbatch {microbatch} has no step in flight")
+        flight.wait()
+        logits: NDArray[np.float32] = self._boundaries[microbatch][LOGITS].data
+        return logits.reshape(-1, self.profile.vocab_size)
+
+    def run(self, batch: StepBatch, microbatch: int = 0) -> NDArray[np.float32]:
+        """submit() and collect()."""
+        self.submit(batch, microbatch)
+        return self.collect(microbatch)
+
+    def check_integrity(self) -> None:
+        """Raises StateCorrupt where the zero block is not zero. No step may be in flight."""
+        wrong = [
+            f"the zero block of stage {stage.index} on {stage.device} is not zero"
+            for stage in self.stages
+            if stage.state is not None and not stage.state.are_zero([ZERO_PLACE])
+        ]
+        if wrong:
+            raise StateCorrupt(tuple(wrong))
+
+    def restart(self, stage: int | None = None) -> None:
+        """Compile a stage (None: all) again, with fresh tables. Steps in flight are given up: waits
+        for those that still run. Raises StageFailed."""
+        self.abandon()
+        for one in self.stages if stage is None else (self.stages[stage],):
+            one.compile()
+            self._allocate(one)
+        self._connect()
+
+    def abandon(self) -> None:
+        """Wait for steps in flight and forget them, whatever became of them."""
+        for flight in self._flights:
+            flight.abandon()
+
+    def close(self) -> None:
+        """Wait for steps in flight, and let go of requests, tables and compiled stages."""
+        self.abandon()
+        self._flights, self._boundaries, self._inputs = [], [], []
+        self.states = None
+        for stage in self.stages:
+            stage.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _allocate(self, stage: CompiledStage) -> None:
+        factor = self._factor(stage)
+        stage.allocate(self.profile.kv_blocks * factor, self.profile.state_blocks)
+        if stage.state is not None:
+            stage.state.zero([ZERO_PLACE])
+            if not stage.state.are_zero([ZERO_PLACE]):
+                where = f"stage {stage.index} on {stage.device}"
+                raise StateCorrupt((f"the zero block of {where} does not become zero",))
+
+    def _factor(self, stage: CompiledStage) -> int:
+        """Blocks of the stage's device in one of the chain's."""
+        return self.profile.block_size // (stage.block_tokens or self.profile.block_size)
+
+    def _step_inputs(self) -> StepInputs:
+        specs: dict[str, InputSpec] = {}
+        for stage in self.stages:
+            specs.update(stage.step_inputs())
+        return StepInputs(
+            specs,
+            {self._factor(stage) for stage in self.stages},
+            tokens=self.options.max_batch_tokens,
+            sequences=self.profile.max_sequences,
+        )
+
+    def _connect(self) -> None:
+        """Bind inputs and boundaries of every microbatch; made once, kept over restarts."""
+        parts = [stage.state for stage in self.stages if stage.state is not None]
+        self.states = ChainStates(parts) if parts else None
+        for number in range(self.options.microbatches):
+            if len(self._boundaries) == number:
+                self._boundaries.append(self._made_boundaries())
+            for stage in self.stages:
+                factor = self._factor(stage)
+                tensors = {
+                    name: self._inputs[number].tensor(name, factor) for name in stage.step_inputs()
+                }
+                stage.bind(number, {**tensors, **self._boundaries[number]})
+        self._flights = [Flight(self.stages, n) for n in range(self.options.microbatches)]
+
+    def _made_boundaries(self) -> dict[str, Any]:
+        """Host tensors of everything that stages give, with room for the largest step."""
+        made = {}
+        for stage in self.stages:
+            for name, port in stage.outputs.items():
+                room = self.profile.max_sequences if name == LOGITS else 1
+                if name.startswith(HIDDEN):
+                    room = self.options.max_batch_tokens
+                shape = [room if d.is_dynamic else d.get_length() for d in port.get_partial_shape()]
+                made[name] = ov.Tensor(port.get_element_type(), ov.Shape(shape))
+        return made
+
+
+def _kind(tables: Sequence[str]) -> str:
+    attention = any(name.startswith(KV_TABLES) for name in tables)
+    linear = any(name.startswith(STATE_TABLES) for name in tables)
+    if attention and linear:
+        return "both"
+    return "attention" if attention else "linear_attention" if linear else "none"
+
+
+def _profile(
+    stages: Sequence[CompiledStage],
+    kinds: tuple[str, ...],
+    options: ChainOptions,
+    plan: Plan | None,
+) -> ChainProfile:
+    sizes = [stage.block_tokens for stage in stages]
+    block = max((size for size in sizes if size is not None), default=1)
+    for stage, size in zip(stages, sizes, strict=True):
+        if size is not None and block % size:
+            raise BadInput(f"device {stage.device}", size, f"tokens a block do not divide {block}")
+    sequences = options.max_sequences or (plan.max_num_seqs if plan is not None else 4)
+    blocks = options.kv_blocks
+    if blocks is None:
+        assert plan is not None
+        blocks = max(1, useful_blocks(plan) * plan.block_tokens // block)
+    hybrid = any(kind in ("linear_attention", "both") for kind in kinds)
+    last = stages[-1].outputs[LOGITS].get_partial_shape()
+    return ChainProfile(
+        vocab_size=int(last[len(last) - 1].get_length()),
+        layer_kinds=kinds,
+        block_size=block,
+        kv_blocks=blocks,
+        state_blocks=(options.state_blocks or sequences + 1) if hybrid else 0,
+        max_sequences=sequences,
+        max_batch_tokens=options.max_batch_tokens,
+        microbatches=options.microbatches,
+    )

@@ -1,0 +1,121 @@
+"""Cut a paged model into stages between decoder layers.
+
+A stage takes the hidden state of the layer before it, and what later layers read of earlier ones'
+shapes: those few small vectors (``ShapeOf``) cross the cut too. Rotary tables and masks hang off
+the step's inputs and are computed in every stage that needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import openvino as ov  # type: ignore[import-not-found, unused-ignore]
+from openvino import opset13 as ops
+
+from arcpp.errors import BadModel
+from arcpp.partition import Partition, Stage
+
+from .graph import kind, name, port_name, redirect, sources, upstream
+from .paged import PagedModel
+
+#: Names of what crosses cuts: the hidden state before layer N, and shapes by their operation.
+HIDDEN, SHAPE, LOGITS = "hidden.", "shape:", "logits"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One stage's model. takes, gives: names of inputs from, and outputs to, other stages."""
+
+    stage: Stage
+    model: ov.Model
+    takes: tuple[str, ...]
+    gives: tuple[str, ...]
+
+
+def cut(paged: PagedModel, partition: Partition) -> list[Piece]:
+    """Models of the stages of ``partition``. They share the constants of ``paged``, which stays
+    as it is. Raises BadModel where something but shapes would cross."""
+    pieces: list[Piece] = []
+    wanted: set[str] = set()  # shapes that later stages take and no stage gives yet
+    for stage in reversed(partition.stages):
+        piece = _piece(paged, stage, wanted)
+        pieces.insert(0, piece)
+        wanted -= set(piece.gives)
+        wanted |= {one for one in piece.takes if one.startswith(SHAPE)}
+    assert not wanted  # the first stage holds whatever nobody gave
+    return pieces
+
+
+def _piece(paged: PagedModel, stage: Stage, wanted: set[str]) -> Piece:
+    model = paged.model.clone()
+    nodes = {name(node): node for node in model.get_ordered_ops()}
+    beyond: set[str] = set()  # data of earlier layers
+    hidden = f"{HIDDEN}{stage.low}"
+    fresh = []
+    if stage.low:
+        fresh.append(_take(_same(nodes, paged.ends[stage.low - 1]), hidden))
+        beyond = _data_of_tokens(model)
+    outputs = {LOGITS: _same(nodes, paged.logits)}
+    if stage.high < len(paged.ends):
+        outputs = {f"{HIDDEN}{stage.high}": _same(nodes, paged.ends[stage.high - 1])}
+    for want in sorted(wanted):
+        node = nodes[want.removeprefix(SHAPE)]
+        if not any(name(source) in beyond for source in sources(node)):
+            outputs[want] = node.output(0)
+    for node in _shapes_needed(outputs, beyond, paged.source, stage.low):
+        fresh.append(_take(node.output(0), SHAPE + name(node)))
+    for said, output in outputs.items():
+        output.get_tensor().add_names({said})
+    live = upstream(outputs.values())
+    taken = {port_name(parameter.output(0)) for parameter in fresh}
+    parameters = [*(p for p in model.get_parameters() if name(p) in live), *fresh]
+    made = ov.Model(list(outputs.values()), parameters, f"layers_{stage.low}_{stage.high}")
+    return Piece(stage, made, tuple(sorted(taken)), tuple(outputs))
+
+
+def _same(nodes: dict[str, Any], output: Any) -> Any:
+    """The output of a clone that corresponds to ``output`` of its original."""
+    return nodes[name(output.get_node())].output(output.get_index())
+
+
+def _take(output: Any, said: str) -> Any:
+    """A new input in the place of ``output``."""
+    shape, dtype = output.get_partial_shape(), output.get_element_type()
+    parameter = ops.parameter(shape, dtype, name=said)
+    parameter.output(0).get_tensor().set_names({said})
+    redirect(output, parameter.output(0))
+    return parameter
+
+
+def _data_of_tokens(model: ov.Model) -> set[str]:
+    """Operations whose values depend on the token ids; their shapes do too, but are not data."""
+    found: set[str] = set()
+    for node in model.get_ordered_ops():
+        if kind(node) == "Parameter":
+            if "input_ids" in node.output(0).get_names():
+                found.add(name(node))
+        elif kind(node) != "ShapeOf" and any(name(source) in found for source in sources(node)):
+            found.add(name(node))
+    return found
+
+
+def _shapes_needed(outputs: dict[str, Any], beyond: set[str], source: str, low: int) -> list[Any]:
+    """ShapeOf operations of earlier layers' data that ``outputs`` depend on."""
+    needed: dict[str, Any] = {}
+    seen: set[str] = set()
+    waiting = [output.get_node() for output in outputs.values()]
+    while waiting:
+        node = waiting.pop()
+        if name(node) in seen:
+            continue
+        seen.add(name(node))
+        if name(node) in beyond:
+            right = f"of an earlier layer is read behind layer {low}: no cut is possible there"
+            raise BadModel(source, name(node), right)
+        if kind(node) == "ShapeOf" and any(name(one) in beyond for one in sources(node)):
+            needed[name(node)] = node
+        else:
+            waiting += sources(node)
+    return [needed[key] for key in sorted(needed)]

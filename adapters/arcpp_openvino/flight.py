@@ -1,0 +1,63 @@
+"""One microbatch on its way through the stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from .errors import StageFailed
+from .stage import CompiledStage
+
+
+class Flight:
+    """The infer requests of one microbatch, each of which starts the next where it ends.
+
+    busy: whether a step is in flight. Callbacks run in OpenVINO's threads; everything else in the
+    chain's.
+    """
+
+    def __init__(self, stages: Sequence[CompiledStage], microbatch: int) -> None:
+        self._stages = tuple(stages)
+        self._requests: list[Any] = [stage.requests[microbatch] for stage in stages]
+        self._unstarted: tuple[int, BaseException] | None = None
+        self.busy = False
+        for index, request in enumerate(self._requests[:-1]):
+            request.set_callback(partial(self._pass_on, index + 1), None)
+
+    def start(self) -> None:
+        """Start the first stage. Raises StageFailed."""
+        self._unstarted = None
+        try:
+            self._requests[0].start_async()
+        except RuntimeError as error:
+            raise self._stages[0].failed(error, "step") from error
+        self.busy = True
+
+    def wait(self) -> None:
+        """Wait for the last stage. Raises StageFailed for the first that failed."""
+        try:
+            for stage, request in zip(self._stages, self._requests, strict=True):
+                if self._unstarted is not None and self._unstarted[0] == stage.index:
+                    raise stage.failed(self._unstarted[1], "step") from self._unstarted[1]
+                try:
+                    request.wait()
+                except RuntimeError as error:
+                    raise stage.failed(error, "step") from error
+        finally:
+            self.busy = False
+
+    def abandon(self) -> None:
+        """Wait for whatever runs; no result, no error."""
+        if self.busy:
+            try:
+                self.wait()
+            except StageFailed:
+                pass
+
+    def _pass_on(self, index: int, _: object) -> None:
+        """Start stage ``index``: the one before it has ended well."""
+        try:
+            self._requests[index].start_async()
+        except BaseException as error:  # told by wait(): raised here it would be the other stage's
+            self._unstarted = index, error

@@ -1,0 +1,72 @@
+"""An exported model's folder: which IRs it holds, and whether they are whole, before any is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openvino as ov  # type: ignore[import-not-found, unused-ignore]
+
+from arcpp.errors import BadModel
+
+LANGUAGE, DENSE = "openvino_language_model.xml", "openvino_model.xml"
+EMBEDDINGS = "openvino_text_embeddings_model.xml"
+TOKENIZERS = ("openvino_tokenizer.xml", "openvino_detokenizer.xml")
+
+
+@dataclass(frozen=True)
+class IrFolder:
+    """IRs of one exported model. embeddings: of VLM-style exports, whose language model starts at
+    embeddings; None where the language model has them itself."""
+
+    path: Path
+    model: Path
+    embeddings: Path | None
+
+
+def open_folder(path: str | Path) -> IrFolder:
+    """The IRs at ``path``. Raises BadModel, one line, for a folder without them."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise BadModel("MODEL", str(path), "is not a folder with an OpenVINO IR")
+    language, embeddings = folder / LANGUAGE, folder / EMBEDDINGS
+    if language.is_file():
+        if not embeddings.is_file():
+            raise BadModel(
+                str(folder), EMBEDDINGS, f"is missing beside {LANGUAGE}: export it again"
+            )
+        return IrFolder(folder, _whole(language), _whole(embeddings))
+    if (folder / DENSE).is_file():
+        return IrFolder(folder, _whole(folder / DENSE), None)
+    right = f"holds neither {DENSE} nor {LANGUAGE}: export it with optimum-cli export openvino"
+    raise BadModel("MODEL", str(path), right)
+
+
+def check_tokenizers(folder: IrFolder) -> None:
+    """Raises BadModel where the tokenizer or the detokenizer is missing."""
+    for name in TOKENIZERS:
+        if not (folder.path / name).is_file():
+            right = "is missing: run convert_tokenizer --with-detokenizer of openvino-tokenizers"
+            raise BadModel(str(folder.path), name, right)
+        _whole(folder.path / name)
+
+
+def _whole(xml: Path) -> Path:
+    if not xml.with_suffix(".bin").is_file():
+        raise BadModel(str(xml), xml.with_suffix(".bin").name, "is missing: copy the weights too")
+    return xml
+
+
+def read_ir(core: Any, xml: Path) -> ov.Model:
+    """The model in ``xml``; constants stay in the mapped .bin. Raises BadModel."""
+    try:
+        return core.read_model(str(xml))
+    except RuntimeError as error:
+        raise BadModel(str(xml), _reason(error), "is why OpenVINO cannot read it") from error
+
+
+def _reason(error: Exception) -> str:
+    """The last line of OpenVINO's message that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:160] if lines else type(error).__name__
