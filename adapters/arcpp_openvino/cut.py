@@ -7,7 +7,6 @@ the step's inputs and are computed in every stage that needs them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 

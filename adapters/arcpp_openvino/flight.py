@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -50,10 +51,8 @@ class Flight:
     def abandon(self) -> None:
         """Wait for whatever runs; no result, no error."""
         if self.busy:
-            try:
+            with suppress(StageFailed):
                 self.wait()
-            except StageFailed:
-                pass
 
     def _pass_on(self, index: int, _: object) -> None:
         """Start stage ``index``: the one before it has ended well."""

@@ -1,4 +1,4 @@
-"""An exported model's folder: which IRs it holds, and whether they are whole, before any is read."""
+"""An exported model's folder: which IRs it holds, and whether they are whole."""
 
 from __future__ import annotations
 

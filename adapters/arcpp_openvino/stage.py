@@ -1,4 +1,4 @@
-"""One stage: its layers compiled for one device, its tables, and an infer request per microbatch."""
+"""One stage: its layers compiled for one device, its tables, an infer request per microbatch."""
 
 from __future__ import annotations
 
