@@ -44,7 +44,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-import openvino as ov  # type: ignore[import-not-found, unused-ignore]
+import openvino as ov
 from numpy.typing import NDArray
 
 from arcpp.errors import BadInput, StateCorrupt
@@ -261,7 +261,8 @@ class Chain:
                 room = self.profile.max_sequences if name == LOGITS else 1
                 if name.startswith(HIDDEN):
                     room = self.options.max_batch_tokens
-                shape = [room if d.is_dynamic else d.get_length() for d in port.get_partial_shape()]
+                sizes = stage.piece.gives[name]
+                shape = [room if size.is_dynamic else size.get_length() for size in sizes]
                 made[name] = ov.Tensor(port.get_element_type(), ov.Shape(shape))
         return made
 

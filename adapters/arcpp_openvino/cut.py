@@ -7,10 +7,12 @@ the step's inputs and are computed in every stage that needs them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import openvino as ov  # type: ignore[import-not-found, unused-ignore]
+import numpy as np
+import openvino as ov
 from openvino import opset13 as ops
 
 from arcpp.errors import BadModel
@@ -25,12 +27,13 @@ HIDDEN, SHAPE, LOGITS = "hidden.", "shape:", "logits"
 
 @dataclass(frozen=True)
 class Piece:
-    """One stage's model. takes, gives: names of inputs from, and outputs to, other stages."""
+    """One stage's model. takes: names of inputs from other stages. gives: outputs to other stages,
+    and the logits, with what the whole model knows of their shapes."""
 
     stage: Stage
     model: ov.Model
     takes: tuple[str, ...]
-    gives: tuple[str, ...]
+    gives: Mapping[str, Any]
 
 
 def cut(paged: PagedModel, partition: Partition) -> list[Piece]:
@@ -54,7 +57,9 @@ def _piece(paged: PagedModel, stage: Stage, wanted: set[str]) -> Piece:
     hidden = f"{HIDDEN}{stage.low}"
     fresh = []
     if stage.low:
-        fresh.append(_take(_same(nodes, paged.ends[stage.low - 1]), hidden))
+        end = _same(nodes, paged.ends[stage.low - 1])
+        fresh.append(_input(hidden, end))
+        redirect(end, fresh[0].output(0))
         beyond = _data_of_tokens(model)
     outputs = {LOGITS: _same(nodes, paged.logits)}
     if stage.high < len(paged.ends):
@@ -64,14 +69,16 @@ def _piece(paged: PagedModel, stage: Stage, wanted: set[str]) -> Piece:
         if not any(name(source) in beyond for source in sources(node)):
             outputs[want] = node.output(0)
     for node in _shapes_needed(outputs, beyond, paged.source, stage.low):
-        fresh.append(_take(node.output(0), SHAPE + name(node)))
+        fresh.append(_input(SHAPE + name(node), node.output(0)))
+        redirect(node.output(0), _with_known_sizes(node, fresh[-1]))
+    gives = {said: output.get_partial_shape() for said, output in outputs.items()}
     for said, output in outputs.items():
         output.get_tensor().add_names({said})
     live = upstream(outputs.values())
     taken = {port_name(parameter.output(0)) for parameter in fresh}
     parameters = [*(p for p in model.get_parameters() if name(p) in live), *fresh]
     made = ov.Model(list(outputs.values()), parameters, f"layers_{stage.low}_{stage.high}")
-    return Piece(stage, made, tuple(sorted(taken)), tuple(outputs))
+    return Piece(stage, made, tuple(sorted(taken)), gives)
 
 
 def _same(nodes: dict[str, Any], output: Any) -> Any:
@@ -79,13 +86,26 @@ def _same(nodes: dict[str, Any], output: Any) -> Any:
     return nodes[name(output.get_node())].output(output.get_index())
 
 
-def _take(output: Any, said: str) -> Any:
-    """A new input in the place of ``output``."""
+def _input(said: str, output: Any) -> Any:
+    """A new input for what ``output`` has."""
     shape, dtype = output.get_partial_shape(), output.get_element_type()
     parameter = ops.parameter(shape, dtype, name=said)
     parameter.output(0).get_tensor().set_names({said})
-    redirect(output, parameter.output(0))
     return parameter
+
+
+def _with_known_sizes(shape_of: Any, taken: Any) -> Any:
+    """``taken`` with constants for the sizes that the whole model knows, so that the stage is
+    compiled as well as the whole model is: sizes out of an input are unknown to a compiler."""
+    sizes = shape_of.input_value(0).get_partial_shape()
+    dtype = shape_of.output(0).get_element_type().to_dtype()
+    parts = [
+        ops.gather(taken, np.array([at], np.int64), np.array(0, np.int64))
+        if size.is_dynamic
+        else ops.constant(np.array([size.get_length()], dtype))
+        for at, size in enumerate(sizes)
+    ]
+    return ops.concat(parts, 0).output(0)
 
 
 def _data_of_tokens(model: ov.Model) -> set[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import openvino as ov  # type: ignore[import-not-found, unused-ignore]
+import openvino as ov
 
 from arcpp.errors import BadModel
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import openvino as ov  # type: ignore[import-not-found, unused-ignore]
+import openvino as ov
 
 from .batch import StepBatch
 from .paged import ROWS

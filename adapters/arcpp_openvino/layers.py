@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-import openvino as ov  # type: ignore[import-not-found, unused-ignore]
+import openvino as ov
 
 from arcpp.errors import BadModel
 

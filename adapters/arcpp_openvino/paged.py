@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import openvino as ov  # type: ignore[import-not-found, unused-ignore]
+import openvino as ov
 from openvino import opset13 as ops
-from openvino._offline_transformations import (  # type: ignore[import-not-found, unused-ignore]
+from openvino._offline_transformations import (
     paged_attention_transformation,
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import openvino as ov  # type: ignore[import-not-found, unused-ignore]
+import openvino as ov
 
 from arcpp.backends.openvino_state import OpenVinoTables
 from arcpp.state import StateTables
