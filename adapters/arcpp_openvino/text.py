@@ -89,9 +89,9 @@ def _end_tokens(folder: Path, of_tokenizer: int) -> set[int]:
         found = None
     many = found if isinstance(found, list) else [found]
     tokens = {token for token in many if isinstance(token, int)}
-    return tokens or (
-        {int(of_tokenizer)} if of_tokenizer is not None and of_tokenizer >= 0 else set()
-    )
+    if tokens or of_tokenizer is None or of_tokenizer < 0:
+        return tokens
+    return {int(of_tokenizer)}
 
 
 class Detokenizer:
@@ -103,9 +103,8 @@ class Detokenizer:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._tokens: list[int] = []
-        self._from = self._told = (
-            0  # tokens: decoded from there, of which the text up to _told is out
-        )
+        # Decoded from the first; the text up to the second is out.
+        self._from = self._told = 0
 
     def add(self, tokens: Sequence[int]) -> str:
         """New text, perhaps none, after ``tokens``."""
