@@ -14,6 +14,7 @@ pytest.importorskip("openvino", reason="openvino is not installed: its engine is
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.fake_chain import VOCABULARY, FakeChain, right
 
 from arcpp.errors import NonFinite
 from arcpp.hooks import hooks_for
@@ -26,7 +27,6 @@ from arcpp_openvino.loop import Loop
 from arcpp_openvino.recovery import EngineEnds, Recovery
 from arcpp_openvino.request import FinishReason, Piece, RequestFailed, Running, Sampling
 from arcpp_openvino.scheduler import Limits, Scheduler
-from tests.support.fake_chain import VOCABULARY, FakeChain, right
 
 END = VOCABULARY  # no token of the fake's
 

@@ -14,6 +14,7 @@ from arcpp.errors import ArcppError, DoesNotFit
 
 from .bench import bench_command
 from .doctor import doctor_command
+from .installed import Commands
 from .plan import plan_command
 from .plugins import plugins_command
 from .usage import refusal_of
@@ -21,7 +22,9 @@ from .usage import refusal_of
 OK, BAD_INPUT, NO_FIT = 0, 1, 2
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="arcpp", message="%(prog)s %(version)s")
 def commands() -> None:
     """Serve a model too big for one Intel Arc card across several, through vLLM or OVMS."""

@@ -16,7 +16,7 @@ def refusal_of(error: click.ClickException) -> str:
         return f"{error.option_name}: {right}"
     name = getattr(error, "command_name", None)  # from click 8.4
     if name is not None and context is not None and isinstance(context.command, click.Group):
-        known = sorted(context.command.commands)
+        known = context.command.list_commands(context)
         says = f"is no command of {_path(context)} ({', '.join(known)}){nearest(name, known)}"
         return f"{name!r} {says}"
     if isinstance(error, BadParameter) and isinstance(error.param, click.Option):
