@@ -63,6 +63,7 @@ from .inputs import InputSpec, StepInputs
 from .options import ChainOptions
 from .paged import KV_TABLES, STATE_TABLES, paged_model
 from .planning import plan_chain, useful_blocks
+from .room import check_room
 from .stage import CompiledStage
 from .tables import ChainStates
 
@@ -103,13 +104,18 @@ class Chain:
         options: ChainOptions,
         plan: Plan | None,
     ) -> None:
-        """Allocates tables and binds everything. Raises StageFailed, BadInput, StateCorrupt."""
+        """Allocates tables and binds everything.
+
+        Raises DoesNotFit, StageFailed, BadInput, StateCorrupt.
+        """
         self.core, self.stages, self.options, self.plan = core, tuple(stages), options, plan
         self.profile = _profile(self.stages, kinds, options, plan)
         self.states: ChainStates | None = None
         self._boundaries: list[dict[str, Any]] = []
         self._flights: list[Flight] = []
         self._inputs = [self._step_inputs() for _ in range(options.microbatches)]
+        blocks = [self.profile.kv_blocks * self._factor(stage) for stage in self.stages]
+        check_room(self.stages, blocks, self.profile.state_blocks)
         for stage in self.stages:
             self._allocate(stage)
         self._connect()
@@ -124,7 +130,9 @@ class Chain:
     ) -> Self:
         """Plan, cut, compile and preallocate.
 
-        Raises BadModel, BadInput, DoesNotFit before anything is compiled; StageFailed after.
+        Raises BadModel, BadInput, DoesNotFit, each one line; StageFailed where OpenVINO does not
+        compile or allocate what should be.
+
         """
         core = ov.Core()
         names = check_devices(core, devices)

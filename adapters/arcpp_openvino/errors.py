@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from arcpp.errors import ArcppError
 from arcpp.supervise import Fault, classify
+from arcpp.supervise.fault import shortened
 
 
 class StageFailed(ArcppError):
@@ -29,4 +30,18 @@ class StageFailed(ArcppError):
 
 def stage_failed(error: BaseException, *, stage: int, device: str, doing: str) -> StageFailed:
     """``error`` as StageFailed. Raise it ``from error``."""
+    if isinstance(error, RuntimeError):  # all that OpenVINO raises
+        return StageFailed(classify(text=reason(error), device=device, stage=stage), doing)
     return StageFailed(classify(error, device=device, stage=stage), doing)
+
+
+def reason(error: BaseException) -> str:
+    """What OpenVINO says, less the places in its sources that it starts with."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    said = [line for line in lines if line and not line.startswith(("Exception from ", "Check '"))]
+    return "\n".join(said or [line for line in lines if line]) or type(error).__name__
+
+
+def last_line(error: BaseException) -> str:
+    """The last line of reason(), for a one-line error."""
+    return shortened(reason(error).splitlines()[-1], 160)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,12 @@ import openvino as ov
 
 from arcpp.errors import BadModel
 
+from .errors import last_line
+
 LANGUAGE, DENSE = "openvino_language_model.xml", "openvino_model.xml"
 EMBEDDINGS = "openvino_text_embeddings_model.xml"
+#: Where a constant lies in the .bin, and its bytes.
+_PLACE = re.compile(rb'\boffset="(\d{1,18})" size="(\d{1,18})"')
 TOKENIZERS = ("openvino_tokenizer.xml", "openvino_detokenizer.xml")
 
 
@@ -53,8 +58,23 @@ def check_tokenizers(folder: IrFolder) -> None:
 
 
 def _whole(xml: Path) -> Path:
-    if not xml.with_suffix(".bin").is_file():
-        raise BadModel(str(xml), xml.with_suffix(".bin").name, "is missing: copy the weights too")
+    """``xml``, whose weights are as many bytes as it describes. Raises BadModel."""
+    weights = xml.with_suffix(".bin")
+    if not weights.is_file():
+        raise BadModel(str(xml), weights.name, "is missing: copy the weights too")
+    try:
+        text, size = xml.read_bytes(), weights.stat().st_size
+    except OSError as error:
+        raise BadModel(str(xml), error.strerror, "cannot be read") from None
+    described = max((int(at) + int(count) for at, count in _PLACE.findall(text)), default=size)
+    if not text.rstrip().endswith(b"</net>"):
+        raise BadModel(str(xml), len(text), "bytes are not all of it: copy it again")
+    if size < described:
+        right = f"bytes, but {xml.name} describes {described}: it is cut off, copy it again"
+        raise BadModel(str(weights), size, right)
+    if size > described:
+        right = f"bytes, but {xml.name} describes {described}: they are not of one export"
+        raise BadModel(str(weights), size, right)
     return xml
 
 
@@ -63,10 +83,4 @@ def read_ir(core: Any, xml: Path) -> ov.Model:
     try:
         return core.read_model(str(xml))
     except RuntimeError as error:
-        raise BadModel(str(xml), _reason(error), "is why OpenVINO cannot read it") from error
-
-
-def _reason(error: Exception) -> str:
-    """The last line of OpenVINO's message that says something."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:160] if lines else type(error).__name__
+        raise BadModel(str(xml), last_line(error), "is why OpenVINO cannot read it") from error

@@ -19,6 +19,7 @@ from openvino._offline_transformations import (
 
 from arcpp.errors import BadModel
 
+from .errors import last_line
 from .folder import IrFolder, read_ir
 from .graph import kind, port_name, redirect, upstream
 from .layers import layer_ends
@@ -67,7 +68,7 @@ def paged_model(core: Any, folder: IrFolder) -> PagedModel:
     try:
         paged_attention_transformation(model)
     except RuntimeError as error:
-        raise BadModel(source, "model", f"has no paged form: {_last_line(error)}") from error
+        raise BadModel(source, "model", f"has no paged form: {last_line(error)}") from error
     if folder.embeddings is not None:
         _join_embeddings(model, read_ir(core, folder.embeddings), source)
     result = model.get_results()[0]
@@ -125,11 +126,6 @@ def _select_rows(model: ov.Model, end: Any) -> None:
     redirect(end, chosen.output(0))
     model.add_parameters([rows])
     model.validate_nodes_and_infer_types()
-
-
-def _last_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:160] if lines else type(error).__name__
 
 
 __all__ = ["KV_TABLES", "ROWS", "STATE_TABLES", "TABLES", "PagedModel", "paged_model"]

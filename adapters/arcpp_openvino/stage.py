@@ -65,11 +65,15 @@ class CompiledStage:
             if not name.startswith((*TABLES, *_CROSSES))
         }
 
+    def shapes(self, kv_blocks: int, state_blocks: int) -> dict[str, tuple[Any, list[int]]]:
+        """Element type and shape of each table. kv_blocks: of this device."""
+        ports = {name: port for name, port in self.inputs.items() if name.startswith(TABLES)}
+        return table_shapes(ports, kv_blocks, state_blocks)
+
     def allocate(self, kv_blocks: int, state_blocks: int) -> None:
         """Make the tables and the requests. kv_blocks: of this device. Raises StageFailed."""
-        ports = {name: port for name, port in self.inputs.items() if name.startswith(TABLES)}
         try:
-            shapes = table_shapes(ports, kv_blocks, state_blocks)
+            shapes = self.shapes(kv_blocks, state_blocks)
             self.tables = allocate(self._core, self.device, shapes)
             self.requests = [
                 self.compiled.create_infer_request() for _ in range(self._options.microbatches)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,11 @@ def table_shapes(
         rest = [port.get_partial_shape()[i].get_length() for i in range(1, _rank(port))]
         found[name] = port.get_element_type(), [count, *rest]
     return found
+
+
+def table_bytes(shapes: Mapping[str, tuple[Any, list[int]]]) -> int:
+    """Bytes of all tables together."""
+    return sum(-(-math.prod(shape) * kind.bitwidth // 8) for kind, shape in shapes.values())
 
 
 def _rank(port: Any) -> int:
