@@ -223,8 +223,9 @@ def test_a_tokenizer_that_is_missing(folder: Path) -> None:
 
 
 def test_a_model_without_a_paged_form(folder: Path) -> None:
+    other = "openvino_vision_embeddings_pos_model"
     for end in ("xml", "bin"):
-        shutil.copy(HYBRID / f"openvino_vision_embeddings_pos_model.{end}", folder / f"{MODEL}.{end}")
+        shutil.copy(HYBRID / f"{other}.{end}", folder / f"{MODEL}.{end}")
     with pytest.raises(BadModel, match="has no paged form"):
         Chain.from_folder(folder, ("CPU",), (8,), ChainOptions(kv_blocks=8))
 
