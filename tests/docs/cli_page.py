@@ -19,6 +19,9 @@ bytes; KiB, MiB and GiB are binary, KB, MB and GB decimal. Tables are in GiB, JS
 Names of devices carry meaning: the same name twice is one card with two stages, which share its
 memory; two cards of one kind need two names (B580-a, B580-b). `cpu` and `cpu:0` are the processor,
 `xpu:1`, `cuda:0` and `GPU.0` without `=` that card of this machine, as measured.
+
+Other packages bring commands too, as click commands under the entry point group `arcpp.commands`;
+`arcpp generate` comes that way, with the OpenVINO engine (`pip install arcpp[openvino]`).
 """
 
 
@@ -37,8 +40,9 @@ def page() -> str:
 
 def every_command(group: click.Group = commands, before: str = "") -> Iterator[tuple[str, Any]]:
     """Commands by name, those of groups ("bench hop") in the place of the group."""
-    for name in sorted(group.commands):
-        command = group.commands[name]
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         if isinstance(command, click.Group):
             yield from every_command(command, f"{before}{name} ")
         else:
