@@ -3,6 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PYTEST ?=
+# Tests without a server run on all cores; servers one at a time, because each fills two.
+JOBS   ?= auto
 SECTIONS ?=
 SEED   ?= 1
 FAULTS ?= 20
@@ -29,7 +31,8 @@ demo-instruct: setup
 	@$(BIN)/python -m tests.demo.instruct_demo
 
 test: lint
-	$(BIN)/python -m pytest $(PYTEST)
+	$(BIN)/python -m pytest -m "not vllm" -n $(JOBS) --dist loadfile $(PYTEST) || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -m vllm --durations=10 $(PYTEST) || [ $$? -eq 5 ]
 
 lint: setup
 	$(BIN)/ruff check .

@@ -14,6 +14,7 @@ from arcpp.bench.report import processor
 from . import (
     hop_speed,
     memory_curve,
+    openvino_speed,
     pipeline,
     plan_pairs,
     plan_speed,
@@ -29,6 +30,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 SECTIONS: dict[str, tuple[str, Callable[[], list[str]]]] = {
     "hop": (hop_speed.__doc__ or "", hop_speed.table),
     "memory-curve": (memory_curve.__doc__ or "", memory_curve.table),
+    "openvino": (openvino_speed.__doc__ or "", openvino_speed.table),
     "pipeline": (pipeline.__doc__ or "", pipeline.table),
     "plan-pairs": (plan_pairs.__doc__ or "", plan_pairs.table),
     "plan-speed": (plan_speed.__doc__ or "", plan_speed.table),
@@ -66,7 +68,7 @@ def section(name: str, says: str, lines: list[str], command: str | None = None) 
 def machine(command: str) -> str:
     """Machine, versions and command, in one line."""
     versions = [f"Python {platform.python_version()}"]
-    for package in ("arcpp", "vllm", "torch"):
+    for package in ("arcpp", "vllm", "torch", "openvino"):
         try:
             versions.append(f"{package} {metadata.version(package)}")
         except metadata.PackageNotFoundError:

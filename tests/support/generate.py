@@ -71,6 +71,7 @@ def generate(
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "ARCPP_STANDBY": "1",  # all engines' stages are forked from what was imported once
     }
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.generate"],
