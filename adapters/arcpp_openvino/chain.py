@@ -55,13 +55,14 @@ from arcpp.settings import read_settings
 from arcpp.state import ZERO_PLACE
 
 from .batch import StepBatch
-from .cut import HIDDEN, LOGITS, cut
+from .cut import cut
 from .devices import check_devices
 from .flight import Flight
 from .folder import open_folder
 from .inputs import InputSpec, StepInputs
+from .names import HIDDEN, KV_TABLES, LOGITS, STATE_TABLES
 from .options import ChainOptions
-from .paged import KV_TABLES, STATE_TABLES, paged_model
+from .paged import paged_model
 from .planning import plan_chain, useful_blocks
 from .room import check_room
 from .stage import CompiledStage

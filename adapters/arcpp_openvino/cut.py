@@ -18,11 +18,9 @@ from openvino import opset13 as ops
 from arcpp.errors import BadModel
 from arcpp.partition import Partition, Stage
 
-from .graph import kind, name, port_name, redirect, sources, upstream
+from .graph import kind, name, redirect, sources, upstream
+from .names import HIDDEN, LOGITS, SHAPE, known_name
 from .paged import PagedModel
-
-#: Names of what crosses cuts: the hidden state before layer N, and shapes by their operation.
-HIDDEN, SHAPE, LOGITS = "hidden.", "shape:", "logits"
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ def _piece(paged: PagedModel, stage: Stage, wanted: set[str]) -> Piece:
     for said, output in outputs.items():
         output.get_tensor().add_names({said})
     live = upstream(outputs.values())
-    taken = {port_name(parameter.output(0)) for parameter in fresh}
+    taken = {known_name(parameter.output(0)) for parameter in fresh}
     parameters = [*(p for p in model.get_parameters() if name(p) in live), *fresh]
     made = ov.Model(list(outputs.values()), parameters, f"layers_{stage.low}_{stage.high}")
     return Piece(stage, made, tuple(sorted(taken)), gives)

@@ -22,11 +22,6 @@ def sources(node: Any) -> Iterator[Any]:
         yield node.input_value(index).get_node()
 
 
-def port_name(port: Any) -> str:
-    """A name of a port, or "" for one without."""
-    return str(port.get_any_name()) if port.get_names() else ""
-
-
 def upstream(outputs: Iterable[Any], known: Container[str] = ()) -> dict[str, Any]:
     """Every operation that ``outputs`` depend on, by name; less those ``known`` and before them."""
     found: dict[str, Any] = {}

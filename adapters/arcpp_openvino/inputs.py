@@ -14,25 +14,7 @@ import numpy as np
 import openvino as ov
 
 from .batch import StepBatch
-from .paged import ROWS
-
-_BLOCKS, _BEGINS = "block_indices", "block_indices_begins"
-#: Input of the paged form -> field of StepBatch.
-_FIELDS = {
-    "input_ids": "token_ids",
-    "position_ids": "positions",
-    "cache_position": "positions",
-    "past_lens": "past_lens",
-    "subsequence_begins": "subsequence_begins",
-    _BLOCKS: "block_indices",
-    _BEGINS: "block_indices_begins",
-    "max_context_len": "max_context_len",
-    ROWS: "logits_rows",
-    "la.block_indices": "state_blocks",
-    "la.block_indices_begins": "state_blocks_begins",
-    "la.past_lens": "state_past_lens",
-    "la.cache_interval": "cache_interval",
-}
+from .names import BLOCK_BEGINS, BLOCKS, STEP_FIELDS
 
 
 @dataclass(frozen=True)
@@ -84,19 +66,22 @@ class StepInputs:
         self._bound = {
             name: _Bound(spec, room.get(name, 2 * sequences + 1))
             for name, spec in specs.items()
-            if name not in (_BLOCKS, _BEGINS)
+            if name not in (BLOCKS, BLOCK_BEGINS)
         }
-        self._fill = [(_FIELDS[name], bound) for name, bound in self._bound.items()]
+        self._fill = [(STEP_FIELDS[name], bound) for name, bound in self._bound.items()]
         self._split = {
-            factor: (_Bound(specs[_BLOCKS], 64 * sequences), _Bound(specs[_BEGINS], sequences + 1))
+            factor: (
+                _Bound(specs[BLOCKS], 64 * sequences),
+                _Bound(specs[BLOCK_BEGINS], sequences + 1),
+            )
             for factor in factors
-            if _BLOCKS in specs
+            if BLOCKS in specs
         }
 
     def tensor(self, name: str, factor: int) -> Any:
         """What a stage with ``factor`` binds its input ``name`` to."""
-        if name in (_BLOCKS, _BEGINS):
-            return self._split[factor][name == _BEGINS].tensor
+        if name in (BLOCKS, BLOCK_BEGINS):
+            return self._split[factor][name == BLOCK_BEGINS].tensor
         return self._bound[name].tensor
 
     def fill(self, batch: StepBatch) -> None:

@@ -21,16 +21,9 @@ from arcpp.errors import BadModel
 
 from .errors import last_line
 from .folder import IrFolder, read_ir
-from .graph import kind, port_name, redirect, upstream
+from .graph import kind, redirect, upstream
 from .layers import layer_ends
-
-#: Input of the last stage: which tokens get logits.
-ROWS = "logits_rows"
-#: Inputs that say where in its sequence a token stands.
-_POSITIONS = {"position_ids", "cache_position"}
-KV_TABLES = ("key_cache.", "value_cache.")
-STATE_TABLES = ("conv_state_table.", "gated_delta_state_table.")
-TABLES = KV_TABLES + STATE_TABLES
+from .names import KV_TABLES, POSITIONS, ROWS, TABLES, known_name
 
 
 @dataclass(frozen=True)
@@ -52,7 +45,7 @@ class PagedModel:
         seen: set[str] = set()
         for end in self.ends:
             fresh = upstream([end], seen)
-            names = (port_name(n.output(0)) for n in fresh.values() if kind(n) == "Parameter")
+            names = (known_name(n.output(0)) for n in fresh.values() if kind(n) == "Parameter")
             found.append(tuple(sorted(one for one in names if one.startswith(TABLES))))
             seen |= fresh.keys()
         return found
@@ -84,10 +77,10 @@ def paged_model(core: Any, folder: IrFolder) -> PagedModel:
 
 def _check_inputs(live: dict[str, Any], source: str) -> None:
     """Refuse a model without KV cache, or one that does not know where a token stands."""
-    names = {port_name(node.output(0)) for node in live.values() if kind(node) == "Parameter"}
+    names = {known_name(node.output(0)) for node in live.values() if kind(node) == "Parameter"}
     if not any(one.startswith(TABLES) for one in names):
         raise BadModel(source, "model", "has neither KV cache nor state in its paged form")
-    if any(one.startswith(KV_TABLES) for one in names) and not names & _POSITIONS:
+    if any(one.startswith(KV_TABLES) for one in names) and not names & POSITIONS:
         right = (
             "does not reach its rotary embedding, so that its paged form counts tokens of other "
             "sequences too and gives wrong text: export it with its vision part (VLM-style)"
@@ -97,7 +90,7 @@ def _check_inputs(live: dict[str, Any], source: str) -> None:
 
 def _join_embeddings(model: ov.Model, embeddings: ov.Model, source: str) -> None:
     """Let ``model`` start at token ids: its ``inputs_embeds`` becomes the embeddings' output."""
-    found = [p for p in model.get_parameters() if port_name(p.output(0)) == "inputs_embeds"]
+    found = [p for p in model.get_parameters() if known_name(p.output(0)) == "inputs_embeds"]
     if not found or len(embeddings.inputs) != 1:
         raise BadModel(source, "inputs_embeds", "is no input of it, or its embeddings have others")
     (ids,) = embeddings.get_parameters()
@@ -126,6 +119,3 @@ def _select_rows(model: ov.Model, end: Any) -> None:
     redirect(end, chosen.output(0))
     model.add_parameters([rows])
     model.validate_nodes_and_infer_types()
-
-
-__all__ = ["KV_TABLES", "ROWS", "STATE_TABLES", "TABLES", "PagedModel", "paged_model"]

@@ -7,12 +7,11 @@ from typing import Any
 
 from arcpp.backends.openvino_state import OpenVinoTables
 
-from .cut import HIDDEN, LOGITS, SHAPE, Piece
+from .cut import Piece
 from .errors import StageFailed, stage_failed
-from .graph import port_name
 from .inputs import InputSpec
+from .names import HIDDEN, KV_TABLES, SHAPE, STATE_TABLES, TABLES, known_name
 from .options import ChainOptions
-from .paged import KV_TABLES, STATE_TABLES, TABLES
 from .tables import allocate, table_shapes
 
 _CROSSES = (HIDDEN, SHAPE)
@@ -46,8 +45,8 @@ class CompiledStage:
             self.compiled = self._core.compile_model(self.piece.model, self.device, config)
         except RuntimeError as error:
             raise self.failed(error, "compile") from error
-        self.inputs = {_said(port, TABLES): port for port in self.compiled.inputs}
-        self.outputs = {_said(port, (*_CROSSES, LOGITS)): port for port in self.compiled.outputs}
+        self.inputs = {known_name(port): port for port in self.compiled.inputs}
+        self.outputs = {known_name(port): port for port in self.compiled.outputs}
 
     @property
     def block_tokens(self) -> int | None:
@@ -107,12 +106,6 @@ class CompiledStage:
     def failed(self, error: BaseException, doing: str) -> StageFailed:
         """``error`` as one of this stage and device."""
         return stage_failed(error, stage=self.index, device=self.device, doing=doing)
-
-
-def _said(port: Any, prefixes: tuple[str, ...]) -> str:
-    """The name we know a port by: one of ours where it has several."""
-    ours = sorted(name for name in port.get_names() if name.startswith(prefixes))
-    return ours[0] if ours else port_name(port)
 
 
 def _spec(port: Any) -> InputSpec:

@@ -11,7 +11,7 @@ import openvino as ov
 from arcpp.backends.openvino_state import OpenVinoTables
 from arcpp.state import StateTables
 
-from .paged import KV_TABLES
+from .names import KV_TABLES
 
 
 def table_shapes(
