@@ -40,7 +40,6 @@ with tempfile.TemporaryDirectory() as tmp:
         tmp, export=True, compile=False, load_in_8bit=False
     )
     exported.save_pretrained(out)
-os.remove(f"{out}/openvino_config.json")  # only repeats the options, with temporary paths
 xml = f"{out}/openvino_model.xml"
 ir = ov.Core().read_model(xml)
 mode = nncf.CompressWeightsMode
