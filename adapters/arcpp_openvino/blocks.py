@@ -7,7 +7,7 @@ Blocks nobody uses any more keep their content until they are needed, the longes
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
 #: What lies before the first block.
@@ -67,8 +67,8 @@ class BlockPool:
             self._users[block] += 1
 
     def release(self, blocks: Sequence[int]) -> None:
-        """One user less of each. Raises ValueError for a block nobody uses."""
-        if any(not self._users[block] for block in blocks):
+        """One user less of each. Raises ValueError for a block with fewer users than that."""
+        if any(self._users[block] < times for block, times in Counter(blocks).items()):
             raise ValueError(f"blocks {list(blocks)} are not all in use")
         for block in reversed(blocks):  # the end of a prefix goes before its beginning
             self._users[block] -= 1
