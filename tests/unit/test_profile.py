@@ -226,6 +226,12 @@ def test_unknown_formats_and_architectures_are_refused_by_name(tmp_path: Path) -
         {"rope_scaling": {"type": "linear", "factor": -1}},
         {"rope_scaling": {"type": "linear", "factor": True}},
         {"rope_scaling": {"type": "linear", "factor": 1e30}},
+        {"rope_scaling": {"rope_type": ["linear"], "factor": 2}},
+        {"rope_scaling": {"type": {}, "factor": 2}},
+        {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": "2"}}},
+        {"rope_parameters": {"rope_type": "yarn", "original_max_position_embeddings": 0.5}},
+        {"rope_parameters": {"partial_rotary_factor": 0}},
+        {"partial_rotary_factor": "half"},
         {"architectures": ["Qwen3ForCausalLM"], "use_sliding_window": True, "sliding_window": 9},
     ],
 )
@@ -439,6 +445,25 @@ def test_rotary_table_is_the_one_vllm_builds(tmp_path: Path) -> None:
     assert load_profile(write_config(tmp_path, LLAMA_8B)).rope_elements == 131072 * 128
     assert load_profile(write_config(tmp_path, NEMOTRON)).rope_elements == 0
     assert load_profile(write_config(tmp_path, GRANITE)).rope_elements == 0
+
+
+def test_rotary_tables_follow_the_kinds_of_layers(tmp_path: Path) -> None:
+    """Two heads make two tables; gpt-oss keeps its own in float32; a factor makes more rows."""
+    gemma = write_config(tmp_path, GEMMA4)
+    assert load_profile(gemma).rope_elements == 262144 * (256 + 512)
+    thin = {"sliding_attention": {"partial_rotary_factor": 0.5}, "full_attention": {"factor": 1}}
+    gemma = write_config(tmp_path, {**GEMMA4, "rope_parameters": thin})
+    assert load_profile(gemma).rope_elements == 262144 * (128 + 512)
+    assert load_profile(write_config(tmp_path, GPT_OSS)).rope_elements == 131072 * 64 * 2
+    yarn = {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 32768}
+    llama = write_config(tmp_path, {**LLAMA_8B, "rope_scaling": yarn})
+    assert load_profile(llama).rope_elements == 131072 * 128
+
+
+def test_length_is_scaled_by_the_parameters_of_a_kind_of_layer(tmp_path: Path) -> None:
+    linear = {"full_attention": {"rope_type": "linear", "factor": 2.0}, "sliding_attention": {}}
+    config = write_config(tmp_path, {**LLAMA_8B, "rope_parameters": linear})
+    assert load_profile(config).max_model_len == 262144
 
 
 def test_windows_of_a_llama_are_for_all_layers_or_as_layer_types_say(tmp_path: Path) -> None:

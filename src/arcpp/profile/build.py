@@ -9,7 +9,6 @@ from typing import Any
 
 from arcpp.errors import BadModel, UnknownModel
 
-from .blocks import head_dim
 from .dtypes import CONVERTED, SIZES, model_dtype
 from .families import FAMILIES
 from .fields import Fields
@@ -18,22 +17,8 @@ from .model import Layer, ModelProfile
 from .openvino_ir import folder_sizes
 from .readers import TensorInfo
 from .roles import IGNORED, owner
+from .rope import longest, rope_elements
 from .shapes import Family, LayerShape
-
-_LENGTHS = (
-    "max_position_embeddings",
-    "n_positions",
-    "max_seq_len",
-    "seq_length",
-    "model_max_length",
-    "max_sequence_length",
-    "max_seq_length",
-    "seq_len",
-)
-#: RoPE variants whose factor vLLM does not multiply the maximum length by (config/model.py).
-_UNSCALED = frozenset(
-    {"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling", "default"}
-)
 
 
 def from_config(
@@ -197,7 +182,7 @@ def _profile(
         delta=family.delta,
         mamba_chunk=family.mamba_chunk,
         vision_width=family.vision_width,
-        rope_elements=rope_elements(text) if family.rotary else 0,
+        rope_elements=rope_elements(text, family.layers) * family.rotary,
         quantization=stored,
     )
 
@@ -292,31 +277,3 @@ def _bits(config: Fields) -> int | None:
             if weights is not None:
                 return weights.count("num_bits")
     return None
-
-
-def rope_elements(text: Fields) -> int:
-    """Elements of vLLM's table of rotary positions: positions times the rotated part of a head."""
-    share = text.raw("partial_rotary_factor")
-    parameters = text.raw("rope_parameters")
-    if share is None and isinstance(parameters, dict):
-        share = parameters.get("partial_rotary_factor")
-    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
-        share = 1
-    return text.count("max_position_embeddings", default=2048) * int(head_dim(text) * share)
-
-
-def longest(text: Fields) -> int:
-    """The model's own maximum length, as vLLM derives it (2048 when the config is silent)."""
-    found = [text.count(name) for name in _LENGTHS if text.has(name)]
-    length = min(found) if found else 2048
-    for name in ("rope_parameters", "rope_scaling"):
-        rope = text.inner(name)
-        if rope is None or not rope.has("factor"):
-            continue
-        kind, factor = rope.raw("rope_type") or rope.raw("type") or "default", rope.raw("factor")
-        number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
-        if not number or not 0 < factor < 10**6:
-            raise BadModel(f"{rope.where}: factor", factor, "is not a number above 0")
-        if kind not in _UNSCALED:
-            return int(length * factor)
-    return length

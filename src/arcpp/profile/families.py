@@ -155,7 +155,7 @@ def gpt_oss(text: Fields, _whole: Fields) -> Family:
         LayerShape(kind, parameters, width, kv, window if kind == SLIDING else None)
         for kind in _attention_kinds(text, kinds)
     )
-    return Family(layers, EVERYWHERE, hidden)
+    return Family(layers, EVERYWHERE, hidden, rotary=2)  # vLLM keeps this table in float32
 
 
 def _attention_kinds(text: Fields, kinds: list[str]) -> list[str]:

@@ -42,6 +42,16 @@ class Fields:
             return default
         raise BadModel(self.where, " or ".join(names), "is missing")
 
+    def number(self, name: str, default: float, *, most: float) -> float:
+        """A number above 0 and at most ``most``."""
+        value = self._values.get(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
+            right = f"is not a number above 0 and at most {most:g}"
+            raise BadModel(f"{self.where}: {name}", value, right)
+        return value
+
     def flag(self, name: str, default: bool) -> bool:
         """A JSON boolean."""
         value = self._values.get(name)

@@ -46,7 +46,7 @@ def nemotron_h(text: Fields, _whole: Fields) -> Family:
     made = {letter: kinds[letter]() for letter in sorted(set(pattern))}
     layers = tuple(made[letter] for letter in pattern)
     chunk = text.count("chunk_size", default=2048)
-    return Family(layers, EVERYWHERE, hidden, mamba_chunk=chunk, rotary=False)
+    return Family(layers, EVERYWHERE, hidden, mamba_chunk=chunk, rotary=0)
 
 
 def _nemotron_experts(text: Fields, norm: Inventory) -> LayerShape:
@@ -97,5 +97,5 @@ def granite_hybrid(text: Fields, _whole: Fields) -> Family:
             raise BadModel(f"{text.where}: layer_types", kind, "is not mamba or attention")
     layers = tuple(mamba if kind == "mamba" else attention for kind in kinds)
     chunk = text.count("mamba_chunk_size", "chunk_size", default=2048)
-    rotary = text.text("position_embedding_type") == "rope"
+    rotary = 1 if text.text("position_embedding_type") == "rope" else 0
     return Family(layers, EVERYWHERE, hidden, mamba_chunk=chunk, rotary=rotary)

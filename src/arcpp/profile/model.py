@@ -93,7 +93,7 @@ class ModelProfile:
     ``mtp``). widths: activation elements per token at the widest point of a layer.
     duplicates: roles that stock vLLM builds on every stage for this architecture.
     vision_width: activation elements per patch at the vision tower's widest point; 0 without one.
-    rope_elements: elements of the table of rotary positions that a stage with attention keeps.
+    rope_elements: elements of the tables of rotary positions that a stage with attention keeps.
     mamba_chunk: chunk size of Mamba-2 layers, which older versions align blocks to.
     source: where the weights' sizes come from (``safetensors``, ``config``, ``openvino``).
     """

@@ -27,8 +27,9 @@ class LayerShape:
 
 @dataclass(frozen=True)
 class Family:
-    """A model before its bytes are known. duplicates: see ModelProfile. rotary: whether
-    attention uses rotary positions. unsized: a part whose size only the weights' headers tell."""
+    """A model before its bytes are known. duplicates: see ModelProfile. rotary: elements of
+    the model's dtype per element of a table of rotary positions (2: float32; 0: no such table).
+    unsized: a part whose size only the weights' headers tell."""
 
     layers: tuple[LayerShape, ...]
     duplicates: frozenset[str]
@@ -39,7 +40,7 @@ class Family:
     delta: GatedDelta | None = None
     mamba_chunk: int | None = None
     vision_width: int = 0
-    rotary: bool = True
+    rotary: int = 1
     unsized: str | None = None
 
 
