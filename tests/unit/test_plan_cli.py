@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import subprocess
@@ -144,6 +145,16 @@ def test_command_line_imports_no_host_and_no_rich_for_json() -> None:
         [sys.executable, "-c", script, str(BUNDLED)], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_file_that_cannot_be_read_is_not_called_the_output(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied() -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied", "/some/file")
+
+    monkeypatch.setattr("arcpp.cli.plan.read_settings", denied)
+    assert run(capsys, str(BUNDLED)) == (1, "", "arcpp: /some/file: Permission denied\n")
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

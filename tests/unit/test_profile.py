@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import struct
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from arcpp.cli import main
 from arcpp.errors import BadInput, BadModel, UnknownModel
 from arcpp.profile import load_profile
 from arcpp.profile.build import from_tensors
@@ -505,15 +507,52 @@ def test_an_empty_weights_dtype_is_no_format(tmp_path: Path) -> None:
         load_profile(write_config(tmp_path, LLAMA_8B), weights_dtype="")
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
-def test_a_pipe_in_a_model_folder_is_refused_and_never_read(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.safetensors",
+        "config.json",
+        "openvino_model.xml",
+        "openvino_language_model.xml",
+        "model.safetensors.index.json",
+    ],
+)
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("gone", path)])
+def test_what_is_there_and_no_plain_file_is_refused_and_never_read(
+    name: str, make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """And never passed over: sizes from the config would not be those of the weights."""
     if name != "config.json":
         write_config(tmp_path, LLAMA_8B)
-    os.mkfifo(tmp_path / name)
-    begin = time.monotonic()
+    make(tmp_path / name)
     with pytest.raises(BadModel, match="plain file"):
         load_profile(tmp_path)
-    assert time.monotonic() - begin < 5
+
+
+@pytest.mark.parametrize("call", ["is_dir", "is_file", "iterdir"])
+def test_what_cannot_be_seen_is_not_taken_for_absent(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder that may be entered but not listed had its weights sized from the config."""
+    write_config(tmp_path, LLAMA_8B)
+
+    def denied(*_: object) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, call, denied)
+    assert main(["plan", str(tmp_path), "--device", "a=80GiB"]) == 1
+    err = capsys.readouterr().err
+    assert "cannot be read: Permission denied" in err
+    assert str(tmp_path) in err
+
+
+def test_a_name_that_is_too_long_is_told_of_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("x" * 300, "x" * 300 + ".json", "x" * 9000):
+        assert main(["plan", name, "--device", "a=80GiB"]) == 1
+        err = capsys.readouterr().err
+        assert err.startswith("arcpp: MODEL: 'xxx")
+        assert "File name too long" in err
+        assert err.count("\n") == 1
 
 
 def test_of_stored_experts_a_token_reads_the_chosen(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import random
 import struct
 import subprocess
 import sys
+import tracemalloc
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,20 @@ def test_as_many_tensors_as_the_largest_checkpoints_have_in_a_file_are_read(tmp_
     path = tmp_path / "x.safetensors"
     path.write_bytes(packed(header, b"x" * 240_000))
     assert len(read_header(path)) == 60_000
+
+
+def test_a_header_takes_memory_in_proportion(tmp_path: Path) -> None:
+    """The shortest names and shapes there are: most objects for a byte. 17 times the header
+    as the parser's own objects."""
+    header = {f"{i}": tensor(i, i + 1, [1]) for i in range(10_000)}
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(packed(header, b"x" * 10_000))
+    tracemalloc.start()
+    try:
+        assert len(read_header(path)) == 10_000
+        assert tracemalloc.get_traced_memory()[1] < 12 * path.stat().st_size
+    finally:
+        tracemalloc.stop()
 
 
 def write_ir(tmp_path: Path, *pieces: str) -> Path:

@@ -149,6 +149,14 @@ JSON = st.recursive(
 )
 
 
+# Objects whose fields mean something, with any value in any of them.
+NESTED = st.dictionaries(
+    st.sampled_from(
+        ["type", "rope_type", "factor", "original_max_position_embeddings", "quant_method", "bits",
+         "partial_rotary_factor", "full_attention", "config_groups", "group_0", "weights", "format"]
+    ),
+    JSON,
+)  # fmt: skip
 FAMILIES = (
     LLAMA_8B, QWEN3_30B, GPT_OSS, GEMMA4, NEMOTRON, GRANITE,
 )  # fmt: skip
@@ -156,13 +164,14 @@ MORE = (
     "sliding_window",
     "layer_types",
     "rope_scaling",
+    "rope_parameters",
     "quantization_config",
     "use_sliding_window",
 )
 
 
 @FUZZ
-@given(st.sampled_from(FAMILIES), st.data(), JSON)
+@given(st.sampled_from(FAMILIES), st.data(), JSON | NESTED)
 def test_any_value_in_a_config_field(
     tmp_path: Path, family: dict[str, Any], data: st.DataObject, value: Any
 ) -> None:
@@ -176,7 +185,7 @@ BUNDLED_CONFIG = json.loads((BUNDLED / "config.json").read_text("utf-8"))
 
 
 @FUZZ
-@given(st.sampled_from(sorted(BUNDLED_CONFIG["text_config"])), JSON)
+@given(st.sampled_from(sorted(BUNDLED_CONFIG["text_config"])), JSON | NESTED)
 def test_any_value_in_a_hybrid_config_field(tmp_path: Path, name: str, value: Any) -> None:
     config = {**BUNDLED_CONFIG, "text_config": {**BUNDLED_CONFIG["text_config"], name: value}}
     path = tmp_path / "config.json"

@@ -74,7 +74,10 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _unwritten(error: OSError | UnicodeEncodeError) -> int:
-    """The answer could not be written; what is left of it must not be tried again at exit."""
+    """The answer could not be written; what is left of it must not be tried again at exit. An
+    error that names a file is of that file instead."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return _fail(f"{error.filename}: {error.strerror or type(error).__name__}", BAD_INPUT)
     if isinstance(error, UnicodeEncodeError):
         why = f"{sys.stdout.encoding} cannot write {error.object[error.start : error.end]!r}"
     else:

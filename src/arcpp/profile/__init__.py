@@ -11,6 +11,7 @@ from pathlib import Path
 from arcpp.errors import BadModel
 
 from .build import from_config, from_ir, from_tensors
+from .files import is_folder, names_in
 from .model import GatedDelta, KvShape, Layer, ModelProfile, RecurrentState
 from .openvino_ir import main_ir
 from .readers import read_checkpoint, read_json
@@ -35,12 +36,12 @@ def load_profile(
     UnknownModel or BadInput, each one line.
     """
     place = Path(path)
-    if place.is_dir():
+    if is_folder(place):
         config = read_json(place / "config.json")
-        if main_ir(place) is not None and weights_dtype is None:
+        names = names_in(place) if weights_dtype is None else []
+        if main_ir(names) is not None:
             return from_ir(config, place, dtype)
-        shards = any(place.glob("*.safetensors")) or any(place.glob("*.safetensors.index.json"))
-        if shards and weights_dtype is None:
+        if any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names):
             return from_tensors(config, str(place), read_checkpoint(place), dtype)
         return from_config(config, str(place / "config.json"), weights_dtype, dtype)
     if place.suffix == ".json":

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -19,8 +19,8 @@ from xml.parsers import expat
 
 from arcpp.errors import BadModel
 
+from .files import check_plain, names_in, unreadable
 from .model import SHARED
-from .readers import check_plain
 
 # Exports have 1 to 100 MB of XML, the most where each of 128 experts has operations of its own:
 # some 100,000, each with one to three edges. Tags have hundreds of bytes.
@@ -38,6 +38,7 @@ _BITS = {
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 _SHAPE = re.compile(r"\d{1,18}(,\d{1,18}){0,31}", re.ASCII)
 _INDEX = re.compile(r"(?:^|[._])layers\.(\d{1,6})(?:[./]|$)")
+_VISION = re.compile(r"openvino_vision_.*\.xml")
 _ROLES = (
     ("lm_head", re.compile(r"(?:^|[._])lm_head(?:[./]|$)")),
     ("embed", re.compile(r"(?:^|[._])embed_tokens(?:[./]|$)")),
@@ -135,7 +136,13 @@ class _Reader:
 
 def _check_total(*paths: Path) -> None:
     """Refuse (BadModel) XML that is larger than a model's, in one file or in several."""
-    total = sum(path.stat().st_size for path in paths)
+    total = 0
+    for path in paths:
+        check_plain(path)
+        try:
+            total += path.stat().st_size
+        except OSError as error:
+            raise unreadable(path, error) from None
     if total > _XML_LIMIT:
         raise BadModel(str(paths[0]), total, f"bytes of XML are too many (limit {_XML_LIMIT})")
 
@@ -143,7 +150,6 @@ def _check_total(*paths: Path) -> None:
 def _read(path: Path) -> _Graph:
     weights = path.with_suffix(".bin")
     try:
-        check_plain(path)
         _check_total(path)
         data_bytes = weights.stat().st_size if weights.exists() else 0
         reader = _Reader(path, data_bytes)
@@ -152,7 +158,7 @@ def _read(path: Path) -> _Graph:
                 reader.feed(chunk)
             reader.feed(b"", last=True)
     except OSError as error:
-        raise BadModel(str(path), error.strerror, "cannot be read") from None
+        raise unreadable(path, error) from None
     except (expat.ExpatError, LookupError, ValueError) as error:  # the last two: its encoding
         raise BadModel(str(path), str(error)[:120], "is why this is not valid XML") from None
     return reader.graph
@@ -218,29 +224,25 @@ def _total(paths: Iterable[Path]) -> int:
     return sum(sum(ir_sizes(path).values()) for path in paths)
 
 
-def main_ir(folder: Path) -> Path | None:
-    """The language model's XML in ``folder``, or None when it holds no IR."""
-    for name in ("openvino_language_model.xml", "openvino_model.xml"):
-        if (folder / name).is_file():
-            return folder / name
-    return None
+def main_ir(names: Collection[str]) -> str | None:
+    """The language model's XML among the ``names`` in a folder, or None when none is an IR's."""
+    known = ("openvino_language_model.xml", "openvino_model.xml")
+    return next((name for name in known if name in names), None)
 
 
 def folder_sizes(folder: Path) -> dict[int | str, int]:
     """Bytes by layer or role over all IRs of an exported model. Raises BadModel."""
-    main = main_ir(folder)
-    assert main is not None
+    names = names_in(folder)
+    main = folder / (main_ir(names) or "openvino_model.xml")
     parts = {
-        "embed": sorted(folder.glob("openvino_text_embeddings_model.xml")),
-        "vision": sorted(folder.glob("openvino_vision_*.xml")),
-        "mtp": sorted(folder.glob("openvino_mtp_model.xml")),
+        "embed": [name for name in names if name == "openvino_text_embeddings_model.xml"],
+        "vision": [name for name in names if _VISION.fullmatch(name)],
+        "mtp": [name for name in names if name == "openvino_mtp_model.xml"],
     }
-    try:
-        _check_total(main, *(path for paths in parts.values() for path in paths))
-    except OSError as error:
-        raise BadModel(str(folder), error.strerror, "cannot be read") from None
+    paths = {role: [folder / name for name in found] for role, found in parts.items()}
+    _check_total(main, *(path for found in paths.values() for path in found))
     sizes = ir_sizes(main)
-    for role, paths in parts.items():
-        if paths:
-            sizes[role] = sizes.get(role, 0) + _total(paths)
+    for role, found in paths.items():
+        if found:
+            sizes[role] = sizes.get(role, 0) + _total(found)
     return sizes

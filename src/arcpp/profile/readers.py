@@ -14,14 +14,16 @@ import json
 import math
 import re
 import struct
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from arcpp.errors import BadModel
 
 from .dtypes import SAFETENSORS_BITS
+from .files import check_plain, is_plain, names_in, unreadable
 
 _CONFIG_LIMIT = 16 * 1024**2
 _HEADER_LIMIT = 32 * 1024**2  # the format allows 100 MB, which would be 700,000 tensors in a file
@@ -32,11 +34,13 @@ _DEPTH_LIMIT = 64
 _SHARD_LIMIT = 10_000
 # A JSON string; one that never ends takes the rest, so that matching stays linear.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+# Up to so many strings, and as much of what stands between them: what one look at brackets takes.
+_STRETCH = re.compile(rb'(?:[^"]{1,4096}+|"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)){1,20000}+', re.DOTALL)
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TensorInfo:
     """One tensor of a checkpoint: its safetensors dtype, element count and stored bytes."""
 
@@ -60,30 +64,19 @@ def read_json(path: Path, limit: int = _CONFIG_LIMIT) -> dict[str, Any]:
             raise BadModel(str(path), size, f"bytes is too large (limit {limit})")
         raw = path.read_bytes()
     except OSError as error:
-        raise BadModel(str(path), error.strerror, "cannot be read") from None
+        raise unreadable(path, error) from None
     return parse_json(raw, str(path))
 
 
-def is_plain(path: Path) -> bool:
-    """Whether ``path`` is a plain file; one with an impossible name is not."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
-
-
-def check_plain(path: Path) -> None:
-    """Refuse (BadModel) what is no plain file: a pipe or a device may never end."""
-    if not is_plain(path):
-        raise BadModel(str(path), path.name[:120], "is not there, or is not a plain file")
-
-
-def parse_json(raw: bytes, what: str) -> dict[str, Any]:
-    """The JSON object in ``raw``; ``what`` names it in errors (BadModel)."""
+def parse_json(
+    raw: bytes, what: str, made: Callable[[list[tuple[str, Any]]], Any] | None = None
+) -> dict[str, Any]:
+    """The JSON object in ``raw``; ``what`` names it in errors (BadModel). made: what becomes of an
+    object's keys and values; a dict by default."""
     _check_values(raw, what)
     _check_depth(raw, what)
     try:
-        value = json.loads(raw.decode("utf-8"), object_pairs_hook=_no_duplicates)
+        value = json.loads(raw.decode("utf-8"), object_pairs_hook=made or _no_duplicates)
     except (ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
         raise BadModel(what, reason, "is why this is not valid JSON") from None
@@ -112,11 +105,13 @@ def _check_values(raw: bytes, what: str) -> None:
 def _check_depth(raw: bytes, what: str) -> None:
     """Refuse deep nesting before a parser recurses into it (brackets in strings do not count).
 
-    Linear: strings are cut out, and each of at most 64 rounds removes one level.
+    Linear: strings are cut out, in stretches because each is an object until they are joined, and
+    each of at most 64 rounds removes one level.
     """
     if raw.count(b"[") + raw.count(b"{") <= _DEPTH_LIMIT:
         return
-    left = _STRING.sub(b"", raw).translate(_ONE_KIND, _NO_BRACKETS)
+    stretches = (_STRING.sub(b"", match[0]) for match in _STRETCH.finditer(raw))
+    left = b"".join(part.translate(_ONE_KIND, _NO_BRACKETS) for part in stretches)
     for _ in range(_DEPTH_LIMIT):
         if b"[]" not in left:
             break
@@ -124,6 +119,30 @@ def _check_depth(raw: bytes, what: str) -> None:
     if b"[]" in left or left.count(b"[") > _DEPTH_LIMIT:
         right = f"deep: more levels of nesting than {_DEPTH_LIMIT}"
         raise BadModel(what, "too", right)
+
+
+class _Entry(NamedTuple):
+    """What a header says of one tensor, unchecked: a third of what the parser's objects take."""
+
+    dtype: Any
+    shape: Any
+    offsets: Any
+
+
+def _header_part(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Entry:
+    values = _no_duplicates(pairs)
+    if not values.keys() >= {"dtype", "shape", "data_offsets"}:
+        return values
+    dtype = values["dtype"]
+    return _Entry(
+        sys.intern(dtype) if isinstance(dtype, str) else dtype,
+        _packed(values["shape"]),
+        _packed(values["data_offsets"]),
+    )
+
+
+def _packed(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def read_header(path: Path) -> list[TensorInfo]:
@@ -140,8 +159,8 @@ def read_header(path: Path) -> list[TensorInfo]:
             length = _header_length(path, file.read(8), size)
             raw = file.read(length)
     except OSError as error:
-        raise BadModel(str(path), error.strerror, "cannot be read") from None
-    header = parse_json(raw, f"{path} header")
+        raise unreadable(path, error) from None
+    header = parse_json(raw, f"{path} header", _header_part)
     header.pop("__metadata__", None)
     return _check_header(path, header, size - 8 - length)
 
@@ -176,9 +195,9 @@ def _check_header(path: Path, header: dict[str, Any], data_bytes: int) -> list[T
 
 def _tensor(path: Path, name: str, entry: object, data_bytes: int) -> tuple[int, int, TensorInfo]:
     where, shown = f"{path} header", name[:120]
-    if not isinstance(entry, dict):
-        raise BadModel(where, shown, "is not described by a JSON object")
-    dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+    if not isinstance(entry, _Entry):
+        raise BadModel(where, shown, "is not described by dtype, shape and data_offsets")
+    dtype, shape, offsets = entry
     if not isinstance(dtype, str) or dtype not in SAFETENSORS_BITS:
         raise BadModel(where, dtype, f"is the dtype of {shown!r}, which arcpp does not know")
     if not _counts(shape) or len(shape) > 64:
@@ -188,15 +207,15 @@ def _tensor(path: Path, name: str, entry: object, data_bytes: int) -> tuple[int,
     begin, end = offsets
     if end > data_bytes:
         raise BadModel(where, shown, f"ends at byte {end}, beyond the {data_bytes} in the file")
-    tensor = TensorInfo(name, dtype, tuple(shape), end - begin)
+    tensor = TensorInfo(name, dtype, shape, end - begin)
     if tensor.elements * SAFETENSORS_BITS[dtype] != 8 * (end - begin):
         raise BadModel(where, shown, f"takes {end - begin} bytes, which its shape contradicts")
     return begin, end, tensor
 
 
-def _counts(value: object) -> TypeGuard[list[int]]:
-    """Whether ``value`` is a list of integers from 0 to 2**62."""
-    return isinstance(value, list) and all(type(n) is int and 0 <= n < 2**62 for n in value)
+def _counts(value: object) -> TypeGuard[tuple[int, ...]]:
+    """Whether ``value`` is a tuple of integers from 0 to 2**62."""
+    return isinstance(value, tuple) and all(type(n) is int and 0 <= n < 2**62 for n in value)
 
 
 def read_checkpoint(folder: Path) -> Iterator[TensorInfo]:
@@ -226,15 +245,15 @@ def _check_headers(folder: Path, shards: list[Path]) -> None:
             with path.open("rb") as file:
                 total += _header_length(path, file.read(8), path.stat().st_size)
         except OSError as error:
-            raise BadModel(str(path), error.strerror, "cannot be read") from None
+            raise unreadable(path, error) from None
     if total > _HEADERS_LIMIT:
         right = f"bytes of safetensors headers are too many (limit {_HEADERS_LIMIT})"
         raise BadModel(str(folder), total, right)
 
 
 def _shards(folder: Path) -> list[Path]:
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
+    held, index = names_in(folder), folder / "model.safetensors.index.json"
+    if index.name in held:
         weight_map = read_json(index, _INDEX_LIMIT).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
             raise BadModel(str(index), "weight_map", "is missing or empty")
@@ -243,4 +262,4 @@ def _shards(folder: Path) -> list[Path]:
             if Path(name).name != name or not is_plain(folder / name):
                 raise BadModel(str(index), name[:120], "is named here but is not in the folder")
         return [folder / name for name in names]
-    return sorted(folder.glob("*.safetensors"))
+    return [folder / name for name in held if name.endswith(".safetensors")]
