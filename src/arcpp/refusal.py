@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from . import solver
 from .errors import BadInput, DoesNotFit, StageNeed
@@ -131,50 +132,103 @@ def _shortest(planning: Planning, partition: Partition) -> tuple[Stage, int]:
     return partition.stages[index], max(0, lacking[worst])
 
 
+@dataclass(frozen=True)
+class _Change:
+    """One setting changed. text: as an option to paste, with places for what the plan says; one
+    that begins with "without" takes an option away. changes: fields of the request."""
+
+    text: str
+    changes: dict[str, Any]
+
+
 def nearest_setting(planning: Planning) -> str | None:
-    """The first change of one setting that makes it fit, as an option to paste, or None."""
-    for text, changed in _variations(planning):
-        other = Planning(planning.profile, planning.devices, changed)
-        partition = other.find()
-        if partition is not None:
-            plan = other.describe(partition)
-            return text.format(length=plan.max_model_len, partition=partition)
+    """The least that makes it fit, as options to paste, or None: the first setting whose change
+    alone does, else the fewest of the first that do together."""
+    changes = _changes(planning)
+    for change in changes:
+        if _fits(planning, [change]) is not None:
+            return _pasted(planning, [change])
+    for count in range(2, len(changes) + 1):
+        if _fits(planning, changes[:count]) is not None:
+            return _pasted(planning, _needed(planning, changes[:count]))
     return None
 
 
-def _variations(planning: Planning) -> list[tuple[str, PlanRequest]]:
-    """Requests near this one, the least painful first."""
+def _needed(planning: Planning, changes: list[_Change]) -> list[_Change]:
+    """``changes``, which fit together, without those that may be left out."""
+    for change in changes:
+        fewer = [other for other in changes if other is not change]
+        if _fits(planning, fewer) is not None:
+            changes = fewer
+    return changes
+
+
+def _changed(planning: Planning, changes: list[_Change]) -> PlanRequest:
+    merged: dict[str, Any] = {}
+    for change in changes:
+        merged.update(change.changes)
+    return replace(planning.request, **merged)
+
+
+def _fits(planning: Planning, changes: list[_Change]) -> Partition | None:
+    try:
+        changed = _changed(planning, changes)
+        return Planning(planning.profile, planning.devices, changed).find()
+    except BadInput:  # this host does not have that setting for this model
+        return None
+
+
+def _pasted(planning: Planning, changes: list[_Change]) -> str:
+    other = Planning(planning.profile, planning.devices, _changed(planning, changes))
+    partition = other.find()
+    assert partition is not None
+    length = other.describe(partition).max_model_len
+    texts = [change.text.format(length=length, partition=partition) for change in changes]
+    taken = sorted(texts, key=lambda text: text.startswith("without"))  # those to paste come first
+    return " ".join(taken)
+
+
+def _changes(planning: Planning) -> list[_Change]:
+    """Changes of one setting each, the least painful first."""
     request, found = planning.request, []
     inside = request.inside_host
     if request.host == "openvino" and not request.large_allocations:
-        found.append(("--large-allocations", replace(request, large_allocations=True)))
+        found.append(_Change("--large-allocations", {"large_allocations": True}))
     if planning.wanted is not None:
-        found.append(("--max-model-len {length}", replace(request, max_model_len="auto")))
+        found.append(_Change("--max-model-len {length}", {"max_model_len": "auto"}))
     if request.partition is not None:
         option = "VLLM_PP_LAYER_PARTITION={partition}" if inside else "--partition {partition}"
-        found.append((option, replace(request, partition=None)))
+        found.append(_Change(option, {"partition": None}))
     if request.kv_memory is not None:
         return found
     compact = "fp8" if request.host == "vllm" else "u4"
     if request.kv_cache_dtype == "auto":
-        found.append((f"--kv-cache-dtype {compact}", replace(request, kv_cache_dtype=compact)))
-    tokens = max(512, request.fewest_tokens)
+        found.append(_Change(f"--kv-cache-dtype {compact}", {"kv_cache_dtype": compact}))
+    return found + _of_workspace(request) + _of_budget(request)
+
+
+def _of_workspace(request: PlanRequest) -> list[_Change]:
+    found, tokens = [], max(512, request.fewest_tokens)
     if request.batched_tokens > tokens:
-        fewer = replace(request, max_num_batched_tokens=tokens)
-        found.append((f"--max-num-batched-tokens {tokens}", fewer))
+        option = f"--max-num-batched-tokens {tokens}"
+        found.append(_Change(option, {"max_num_batched_tokens": tokens}))
     if request.sequences > 16:
-        found.append(("--max-num-seqs 16", replace(request, max_num_seqs=16)))
+        found.append(_Change("--max-num-seqs 16", {"max_num_seqs": 16}))
     if request.spec_tokens:
-        option = "without --speculative-config" if inside else "--spec-tokens 0"
-        found.append((option, replace(request, spec_tokens=0)))
+        option = "without --speculative-config" if request.inside_host else "--spec-tokens 0"
+        found.append(_Change(option, {"spec_tokens": 0}))
+    return found
+
+
+def _of_budget(request: PlanRequest) -> list[_Change]:
+    found, inside = [], request.inside_host
     if request.host == "vllm" and (request.gpu_memory_utilization or 0.92) < 0.98:
-        found.append(
-            ("--gpu-memory-utilization 0.98", replace(request, gpu_memory_utilization=0.98))
-        )
+        option = "--gpu-memory-utilization 0.98"
+        found.append(_Change(option, {"gpu_memory_utilization": 0.98}))
     if request.margin:
         option = "without the setting margin" if inside else "without --margin"
-        found.append((option, replace(request, margin=None)))
+        found.append(_Change(option, {"margin": None}))
     if request.reserves:
         option = "without the setting reserve" if inside else "without --reserve"
-        found.append((option, replace(request, reserves={})))
+        found.append(_Change(option, {"reserves": {}}))
     return found

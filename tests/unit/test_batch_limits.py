@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from arcpp.cli import main
@@ -51,12 +53,16 @@ def test_advice_is_a_request_that_is_not_refused(sequences: int | None, size: in
         advice = error.nearest
     else:
         return
-    if advice is None or not advice.startswith("--max-num"):
+    if advice is None:
         return
-    name, number = advice.split()
-    field = name.removeprefix("--").replace("-", "_")
-    changed = {"max_num_seqs": sequences, "max_num_batched_tokens": 4096, field: int(number)}
-    make_plan(profile, cards, PlanRequest(max_model_len=2048, **changed))  # type: ignore[arg-type]
+    words = advice.split()
+    changed: dict[str, Any] = {"max_num_seqs": sequences, "max_num_batched_tokens": 4096}
+    for name, value in zip(words[::2], words[1::2], strict=True):
+        whole = int(value) if value.isdigit() else value
+        changed[name.removeprefix("--").replace("-", "_")] = whole
+    fraction = float(changed.pop("gpu_memory_utilization", 0.92))
+    changed = {"max_model_len": 2048, "gpu_memory_utilization": fraction, **changed}
+    make_plan(profile, cards, PlanRequest(**changed))
 
 
 def test_fewer_tokens_are_advised_down_to_the_requests_asked_for() -> None:
