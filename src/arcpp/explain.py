@@ -62,7 +62,7 @@ def alternatives(
             counts[cut + 1] -= moved
             if min(counts[cut], counts[cut + 1]) >= 1:
                 partition = Partition(tuple(counts))
-                changed = replace(request, partition=partition.counts)
+                changed = replace(request, partition=partition.counts, brief=True)
                 try:
                     neighbour, reason = planner(profile, tuple(devices), changed), None
                 except DoesNotFit as error:

@@ -68,7 +68,8 @@ def check_partition(
 ) -> None:
     """Refuse a partition that is not for this model and number of stages (BadInput)."""
     if len(partition.counts) != stages:
-        right = f"has {len(partition.counts)} stages, but {stages} are to run"
+        parts = len(partition.counts)
+        right = f"has {parts} stage{'' if parts == 1 else 's'}, but there are {stages} to run"
         raise BadInput(what, str(partition), right)
     if sum(partition.counts) != layers:
         right = f"adds up to {sum(partition.counts)} layers, but the model has {layers}"

@@ -260,5 +260,6 @@ def _check(profile: ModelProfile, devices: tuple[Device, ...], request: PlanRequ
     if request.partition is not None:
         check_partition(Partition(request.partition), len(profile.layers), len(devices))
     if request.kv_memory is not None and len(request.kv_memory) not in (1, len(devices)):
-        right = f"values, but there are {len(devices)} stages"
+        stages = f"{len(devices)} stage{'' if len(devices) == 1 else 's'}"
+        right = f"values for {stages}: write one for all, or one for each"
         raise BadInput("--kv-memory", len(request.kv_memory), right)

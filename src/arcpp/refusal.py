@@ -17,13 +17,15 @@ from .units import MiB, format_gib
 
 def refusal(planning: Planning) -> DoesNotFit:
     """The error for a planning task whose find() found nothing. May raise BadInput instead."""
+    if planning.request.brief and planning.request.partition is None:
+        return DoesNotFit("does not fit", stage=None, device=None, missing_bytes=0, nearest=None)
     partition = Partition(planning.request.partition or _least_short(planning))
     stage, missing = _shortest(planning, partition)
     lack = ""
     if missing <= 0:  # the memory is there, but not in the pieces that are needed
         stage, missing, lack = _too_large(planning, partition)
     device = planning.devices[stage.index].name
-    nearest = nearest_setting(planning)
+    nearest = None if planning.request.brief else nearest_setting(planning)
     length = planning.wanted or 1
     end = f"; nearest that fits: {nearest}" if nearest else "; no nearby setting fits"
     message = (

@@ -1,10 +1,14 @@
-"""Try the devices in every order: ``--reorder``."""
+"""The best order of devices: every order that differs is planned, and the number of them bounded.
+
+Cards that are equal in all but their names may change places without changing a plan, so of the
+orders that differ in nothing else only the first is tried.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from math import factorial, prod
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
 
 from .costs import decode_prices
 from .devices import Device
@@ -14,7 +18,11 @@ from .planner import Planner, make_plan
 from .profile.model import ModelProfile
 from .request import PlanRequest
 
-MOST_ORDERS = 5040  # more would take minutes
+__all__ = ["best_order"]
+
+#: Six cards that all differ. A plan takes some ten milliseconds, so all of them take seconds.
+MOST_ORDERS = 720
+_MOST_DEVICES = 32
 
 
 def best_order(
@@ -24,27 +32,66 @@ def best_order(
     planner: Planner = make_plan,
 ) -> tuple[Device, ...]:
     """The order of ``devices`` whose plan is best by the objective; the given one on ties, and
-    when no order fits. planner: who plans, where a hook may. Raises BadInput for more devices
-    than can be tried.
+    when no order fits. planner: who plans, where a hook may.
+
+    Raises BadInput for more orders than can be tried, and where memory is given by stage.
     """
-    count = orders_of(devices)
-    if count > MOST_ORDERS:
-        raise BadInput(
-            "--reorder",
-            len(devices),
-            f"devices have {count} orders, too many to try (limit {MOST_ORDERS}, all of seven "
-            "unlike devices): name fewer, or order them yourself",
+    if request.kv_memory is not None:
+        right = "is by stage, in the order that is given: it cannot be used with --reorder"
+        raise BadInput("--kv-memory", list(request.kv_memory), right)
+    few = len(devices) <= _MOST_DEVICES
+    orders = list(islice(_orders(tuple(devices), request), MOST_ORDERS + 1)) if few else []
+    if not few or len(orders) > MOST_ORDERS:
+        right = (
+            f"devices have more than {MOST_ORDERS} orders that differ, too many to try: name equal "
+            "cards with equal figures, or leave --reorder out"
         )
+        raise BadInput("--reorder", len(devices), right)
+    brief = replace(request, brief=True)
     best: tuple[tuple[int, ...], tuple[Device, ...]] | None = None
-    for order in _orders(Counter(devices)):
+    for order in orders:
         try:
-            plan = planner(profile, order, request)
+            plan = planner(profile, order, brief)
         except DoesNotFit:
             continue
         score = _score(plan, request, order)
         if best is None or score > best[0]:
             best = score, order
     return tuple(devices) if best is None else best[1]
+
+
+def _orders(devices: tuple[Device, ...], request: PlanRequest) -> Iterator[tuple[Device, ...]]:
+    """Orders of ``devices`` that differ in more than names, the given one first."""
+    kinds = [_kind(device, request) for device in devices]
+
+    def ways(begun: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        if len(begun) == len(devices):
+            yield begun
+            return
+        seen: set[Hashable] = set()
+        for index, device in enumerate(devices):
+            if index in begun:
+                continue
+            # A name that is there already is a stage more on that card; others are alike.
+            again = device.name if any(devices[i].name == device.name for i in begun) else None
+            count = sum(other.name == device.name for other in devices)
+            if (kinds[index], count, again) not in seen:
+                seen.add((kinds[index], count, again))
+                yield from ways((*begun, index))
+
+    for order in ways(()):
+        yield tuple(devices[index] for index in order)
+
+
+def _kind(device: Device, request: PlanRequest) -> Hashable:
+    """Everything a plan may depend on but the name."""
+    return (
+        device.memory,
+        device.bandwidth_gb_s,
+        request.allocation_limit(device),
+        device.is_cpu,
+        request.reserves.get(device.name, 0),
+    )
 
 
 def _score(plan: Plan, request: PlanRequest, order: Sequence[Device]) -> tuple[int, ...]:
@@ -55,21 +102,3 @@ def _score(plan: Plan, request: PlanRequest, order: Sequence[Device]) -> tuple[i
     if request.maximize == "concurrency":
         return plan.max_num_seqs, speed, plan.kv_cache_tokens
     return plan.kv_cache_tokens, speed
-
-
-def orders_of(devices: Sequence[Device]) -> int:
-    """How many orders there are; equal devices (in everything, their name too) are one."""
-    alike = Counter(devices).values()
-    return factorial(len(devices)) // prod(factorial(count) for count in alike)
-
-
-def _orders(left: Counter[Device]) -> Iterator[tuple[Device, ...]]:
-    """Every order once, the given one first."""
-    if not left.total():
-        yield ()
-        return
-    for device in [one for one, count in left.items() if count]:
-        rest = left.copy()
-        rest[device] -= 1
-        for order in _orders(rest):
-            yield (device, *order)

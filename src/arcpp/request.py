@@ -35,7 +35,8 @@ class PlanRequest:
     own. dropped_roles: duplicates the worker does not keep (empty: stock vLLM). platform: xpu,
     cuda or cpu; None: by the devices' names. ssm_dtype: ``--mamba-ssm-cache-dtype``. maximize:
     one of GOALS. large_allocations: OpenVINO's GPU_ENABLE_LARGE_ALLOCATIONS is on. inside_host:
-    asked from inside the host, so that advice names its options instead of ``arcpp plan``'s.
+    asked from inside the host, so that advice names its options instead of ``arcpp plan``'s. brief:
+    a refusal need not look for what would fit, because nobody reads it.
     """
 
     host: str = "vllm"
@@ -61,6 +62,7 @@ class PlanRequest:
     maximize: str = "context"
     large_allocations: bool = False
     inside_host: bool = False
+    brief: bool = False
 
     def __post_init__(self) -> None:
         if self.maximize not in GOALS:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from .costs import assumed_bandwidths, unknown_bandwidths
 from .devices import AllocationLimit, Device, is_cpu
 from .memory.layout import CacheLayout
+from .memory.vllm import KvLayout
 from .memory.workspace import vision_bytes
 from .plan import Plan, StagePlan
 from .profile.model import ModelProfile
@@ -30,11 +31,41 @@ class Findings:
 
 def plan_warnings(found: Findings) -> tuple[str, ...]:
     """Warnings about a plan, in the order a table prints them."""
-    warnings = [*_memory(found), *_shared(found), *_processor(found), *_speeds(found)]
+    warnings = [*_ignored(found), *_memory(found), *_shared(found)]
+    warnings += [*_processor(found), *_speeds(found)]
     if found.request.host == "vllm":
         warnings += _vllm(found)
     warnings += _pieces(found)
     return tuple(dict.fromkeys(warnings))
+
+
+def _ignored(found: Findings) -> Iterator[str]:
+    """Options that were given and change nothing, because the host is another or overrules them."""
+    request, layout = found.request, found.layout
+    if request.host == "vllm":
+        if request.large_allocations:
+            yield "--large-allocations is OpenVINO's and changes nothing for --host vllm"
+        asked = request.mamba_cache_mode
+        if not isinstance(layout, KvLayout) or asked is None or not found.profile.hybrid:
+            return
+        mode, caching = layout.options.mamba_cache_mode, layout.options.prefix_caching
+        if mode != asked:
+            state = "on" if caching else "off"
+            yield f"--mamba-cache-mode {asked}: with prefix caching {state} vLLM runs mode {mode}"
+        return
+    given = {
+        "--block-size": request.block_size,
+        "--block-align": request.block_align,
+        "--gpu-memory-utilization": request.gpu_memory_utilization,
+        "--mamba-cache-mode": request.mamba_cache_mode,
+        "--prefix-caching": request.prefix_caching,
+    }
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        yield (
+            f"vLLM's, and without effect on OpenVINO (blocks of {layout.block_tokens} "
+            f"tokens): {', '.join(names)}"
+        )
 
 
 def _memory(found: Findings) -> Iterator[str]:

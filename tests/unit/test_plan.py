@@ -211,50 +211,6 @@ def test_concurrency_asks_for_no_more_blocks_than_the_requests_need() -> None:
     assert plan.partition.counts == (1, 3)
 
 
-def test_reorder_finds_the_better_order() -> None:
-    """The head is large: it belongs on the larger card."""
-    profile = dense(roles={"embed": 5, "final_norm": 0, "lm_head": 3000})
-    cards = [device("big", 9000), device("small", 2500)]
-    with pytest.raises(DoesNotFit):
-        make_plan(profile, cards, BARE)
-    order = best_order(profile, cards, BARE)
-    assert [card.name for card in order] == ["small", "big"]
-    assert make_plan(profile, order, BARE).num_blocks > 0
-
-
-def test_reorder_tries_no_order_twice_and_no_more_than_it_can() -> None:
-    """Eight stages on one card are one order; eight unlike cards are 40,320."""
-    tried: list[tuple[str, ...]] = []
-
-    def planner(profile: Any, devices: Any, request: PlanRequest) -> Any:
-        tried.append(tuple(card.name for card in devices))
-        return make_plan(profile, devices, request)
-
-    same = [device("a", 9000)] * 3 + [device("b", 9000)]
-    best_order(dense(), same, BARE, planner)
-    assert len(tried) == len(set(tried)) == orders_of(same) == 4
-    assert tried[0] == ("a", "a", "a", "b")
-    assert orders_of([device("a", 9000)] * 8) == 1
-    unlike = [device(f"card {n}", 9000) for n in range(8)]
-    with pytest.raises(BadInput, match=rf"--reorder: 8 devices have 40320 .*limit {MOST_ORDERS}"):
-        best_order(dense(), unlike, BARE, planner)
-    assert len(tried) == 4
-
-
-def test_reorder_asks_whoever_plans() -> None:
-    """A plugin that likes the first order only: its plan is what orders are compared by."""
-    cards, asked = [device("a", 9000), device("b", 9000)], []
-
-    def planner(profile: Any, devices: Any, request: PlanRequest) -> Any:
-        asked.append([card.name for card in devices])
-        plan = make_plan(profile, devices, request)
-        return dataclasses.replace(plan, kv_cache_tokens=2 if devices[0].name == "b" else 1)
-
-    order = best_order(dense(), cards, BARE, planner)
-    assert [card.name for card in order] == ["b", "a"]
-    assert asked == [["a", "b"], ["b", "a"]]
-
-
 @pytest.mark.parametrize(
     ("inside", "advice"),
     [(False, "nearest that fits: without --reserve"), (True, "fits: without the setting reserve")],
@@ -267,16 +223,6 @@ def test_advice_names_what_the_reader_can_set(inside: bool, advice: str) -> None
     with pytest.raises(DoesNotFit) as caught:
         make_plan(dense(), [device("a", 9000)], request)
     assert str(caught.value).endswith(advice)
-
-
-def test_reorder_for_decode_needs_no_bandwidths(tmp_path: Path) -> None:
-    """The head's 2.4 GiB are read every token: on the card, not on the processor."""
-    profile = load_profile(write_config(tmp_path, QWEN35_27B), weights_dtype="int4")
-    cards = [device("B60", 23 * GiB), device("CPU", 64 * GiB)]
-    request = PlanRequest(maximize="decode", max_model_len=4096)
-    order = best_order(profile, cards, request)
-    assert [card.name for card in order] == ["CPU", "B60"]
-    assert make_plan(profile, order, request).partition.counts == (1, 63)
 
 
 @pytest.mark.parametrize(
@@ -521,6 +467,28 @@ def test_warns_of_the_image_that_vllm_tries_at_start(tmp_path: Path) -> None:
     )
     on_cpu = [device("cpu:0", 64 * GiB)]
     assert not make_plan(profile, on_cpu, PlanRequest()).warnings
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"large_allocations": True}, "--large-allocations is OpenVINO's"),
+        ({"mamba_cache_mode": "align", "prefix_caching": False}, "off vLLM runs mode none"),
+        ({"mamba_cache_mode": "none", "prefix_caching": True}, "on vLLM runs mode align"),
+        ({"host": "openvino", "block_size": 32}, "(blocks of 16 tokens): --block-size"),
+        (
+            {"host": "openvino", "gpu_memory_utilization": 0.5, "prefix_caching": False},
+            "--gpu-memory-utilization, --prefix-caching",
+        ),
+    ],
+)
+def test_warns_of_options_that_change_nothing(changes: dict[str, Any], says: str) -> None:
+    cards = [device("a", GiB)]
+    profile = load_profile(BUNDLED)
+    warnings = make_plan(profile, cards, PlanRequest(**changes)).warnings
+    assert sum(says in warning for warning in warnings) == 1
+    heard = {"mamba_cache_mode": "align", "host": "vllm", "block_size": 32}
+    assert not any(says in w for w in make_plan(profile, cards, PlanRequest(**heard)).warnings)
 
 
 def test_warns_of_drafts_with_prefix_caching_and_prints_the_host_option() -> None:

@@ -161,7 +161,7 @@ def build_request(options: Mapping[str, Any], settings: Settings) -> PlanRequest
         max_model_len=parse_length(options["max_model_len"]),
         max_num_seqs=options["max_num_seqs"],
         max_num_batched_tokens=options["max_num_batched_tokens"],
-        dtype=options["dtype"],
+        dtype=None if options["dtype"] == "auto" else options["dtype"],
         kv_cache_dtype=options["kv_cache_dtype"],
         spec_tokens=options["spec_tokens"],
         block_align=options["block_align"],

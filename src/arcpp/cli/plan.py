@@ -11,12 +11,12 @@ from typing import Any
 import click
 
 from arcpp.devices import Device
-from arcpp.errors import DoesNotFit
+from arcpp.errors import BadInput, DoesNotFit
 from arcpp.explain import Alternative, alternatives, explain_lines
 from arcpp.fromlog import Row, StartLog, compare, read_log, rows_text
 from arcpp.hooks import Hooks, hooks_for
 from arcpp.logsettings import option_text
-from arcpp.planner import Plan
+from arcpp.plan import Plan
 from arcpp.probe import FoundDevice
 from arcpp.probe.choose import device_ids, numbering
 from arcpp.profile import ModelProfile
@@ -51,6 +51,9 @@ def plan_command(
     """
     settings = read_settings()
     hooks = hooks_for(settings)
+    if from_log is not None and reorder:
+        right = "was written by stages in their order: it cannot be used with --reorder"
+        raise BadInput("--from-log", str(from_log), right)
     log = None if from_log is None else read_log(from_log)
     taken = {} if log is None else log.taken(given_options(click.get_current_context()))
     request = build_request({**options, **taken}, settings)
@@ -147,7 +150,7 @@ def _compared(
     if request.kv_memory is None and len(log.available_gib) == len(devices):
         given = replace(request, kv_memory=log.kv_memory, partition=plan.partition.counts)
         try:
-            again = hooks.plan(profile, devices, given)
+            again = hooks.plan(profile, devices, replace(given, brief=True))
         except DoesNotFit:
             again = None
     return compare(plan, log, again)
