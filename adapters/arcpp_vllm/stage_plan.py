@@ -66,7 +66,8 @@ def settings_of(worker: Any) -> Settings:
 def _planned(worker: Any, hooks: Hooks, devices: list[Device], request: PlanRequest) -> Plan | None:
     """The plan for what all stages measured; None and raises as agree()."""
     try:
-        profile = hooks.model_profile(model_files.local_folder(worker))
+        folder = model_files.local_folder(worker)
+        profile = hooks.model_profile(folder, dtype=request.dtype, host=request.host)
     except UnknownModel as error:
         if request.partition is None and len(devices) > 1:
             raise UnknownModel(

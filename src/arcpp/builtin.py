@@ -17,9 +17,11 @@ from .settings import Settings
 
 
 @hookimpl(trylast=True)
-def arcpp_model_profile(path: Path, weights_dtype: str | None, dtype: str | None) -> ModelProfile:
+def arcpp_model_profile(
+    path: Path, weights_dtype: str | None, dtype: str | None, host: str | None
+) -> ModelProfile:
     """The profile arcpp reads itself."""
-    return load_profile(path, weights_dtype=weights_dtype, dtype=dtype)
+    return load_profile(path, weights_dtype=weights_dtype, dtype=dtype, host=host)
 
 
 @hookimpl(trylast=True)

@@ -54,11 +54,16 @@ class Hooks:
         return tuple(by_name.values())
 
     def model_profile(
-        self, path: str | Path, *, weights_dtype: str | None = None, dtype: str | None = None
+        self,
+        path: str | Path,
+        *,
+        weights_dtype: str | None = None,
+        dtype: str | None = None,
+        host: str | None = None,
     ) -> ModelProfile:
-        """Profile of the model at ``path``. Raises BadModel, UnknownModel, BadInput."""
-        name = "arcpp_model_profile"
-        found = self._ask(name, path=Path(path), weights_dtype=weights_dtype, dtype=dtype)
+        """Profile of the model at ``path`` for ``host``. Raises BadInput and its kinds."""
+        name, given = "arcpp_model_profile", {"weights_dtype": weights_dtype, "dtype": dtype}
+        found = self._ask(name, path=Path(path), **given, host=host)
         return self._of_kind(name, found, ModelProfile)
 
     def plan(self, profile: ModelProfile, devices: Sequence[Device], request: PlanRequest) -> Plan:

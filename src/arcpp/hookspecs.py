@@ -40,12 +40,14 @@ def arcpp_probe_devices(settings: Settings, host: str | None) -> list[Device] | 
 
 @hookspec(firstresult=True)
 def arcpp_model_profile(
-    path: Path, weights_dtype: str | None, dtype: str | None
+    path: Path, weights_dtype: str | None, dtype: str | None, host: str | None
 ) -> ModelProfile | None:
     """Sizes of a model, for an architecture or a format arcpp does not know.
 
     path: a folder with config.json, or a bare config.json. weights_dtype: the format in which
     weights are counted, None as they are stored. dtype: of activations, None for the model's.
+    host: "vllm" or "openvino", which will run the model and may read other files of it, or keep
+    them in another form; None where it is not known.
 
     Returns None for models that are none of the plugin's business. Raises BadModel,
     UnknownModel or BadInput. Must return the same in every process. May read headers.

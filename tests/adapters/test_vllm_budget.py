@@ -16,7 +16,9 @@ import pytest
 from arcpp.cli.plan import plan_command
 from arcpp.devices import Device, DeviceMemory
 from arcpp.errors import BadInput, HostMismatch
+from arcpp.hooks import Hooks
 from arcpp.planner import Plan, PlanRequest, make_plan
+from arcpp.plugins import load_plugins
 from arcpp.profile import load_profile
 from arcpp.settings import Settings
 from arcpp.units import GiB, MiB
@@ -63,6 +65,26 @@ def test_each_stage_takes_what_the_plan_says_of_its_own_device() -> None:
         assert cache == stage.kv_available_bytes
     assert REQUEST.budget(BIG) == math.ceil(0.92 * 32 * GiB)
     assert REQUEST.budget(SMALL) == 9 * GiB - GiB - 256 * MiB
+
+
+def test_a_worker_asks_for_the_profile_of_what_it_runs() -> None:
+    """Not of the dtype in the config: float32 takes twice the room, and was counted as bfloat16."""
+    profiles: list[Any] = []
+
+    class Asked(Hooks):
+        def model_profile(self, path: Any, **given: Any) -> Any:
+            assert given == {"dtype": "float32", "host": "vllm"}
+            profiles.append(super().model_profile(path, **given))
+            return profiles[-1]
+
+    hooks = Asked(load_plugins(()), Settings())
+    worker = SimpleNamespace(rank=0, model_config=SimpleNamespace(model=str(HYBRID_MODEL)))
+    request = replace(REQUEST, dtype="float32")
+    plan = stage_plan._planned(worker, hooks, [BIG, SMALL], request)
+    assert plan is not None
+    assert profiles[0].weights_bytes == 2 * load_profile(HYBRID_MODEL).weights_bytes
+    weights = sum(stage.weights_bytes for stage in plan.stages)
+    assert weights == profiles[0].weights_bytes
 
 
 def test_the_line_has_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

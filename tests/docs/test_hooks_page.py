@@ -111,8 +111,10 @@ def test_model_profile(tmp_path: Path) -> None:
     config = {"architectures": ["OurModelForCausalLM"], "num_hidden_layers": 6}
     (tmp_path / "config.json").write_text(json.dumps(config))
     for path in (tmp_path, tmp_path / "config.json"):
-        profile = hooks.model_profile(path)
+        profile = hooks.model_profile(path, host="vllm")
         assert len(profile.layers) == 6
+        smaller = hooks.model_profile(path, host="openvino")
+        assert smaller.weights_bytes < profile.weights_bytes
         assert sum(hooks.plan(profile, CARDS, PlanRequest()).partition.counts) == 6
     assert hooks.model_profile(BUNDLED) == load_profile(BUNDLED)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -102,14 +103,38 @@ def test_arcpp_model_profile_takes_the_place_of_ours(profile: ModelProfile) -> N
     seen = []
 
     @hookimpl
-    def arcpp_model_profile(path: Path, weights_dtype: str | None, dtype: str | None) -> Any:
-        seen.append((path, weights_dtype, dtype))
+    def arcpp_model_profile(
+        path: Path, weights_dtype: str | None, dtype: str | None, host: str | None
+    ) -> Any:
+        seen.append((path, weights_dtype, dtype, host))
         return replace(profile, architecture="Mine") if path.name == "mine" else None
 
     hooks = asked(arcpp_model_profile)
-    assert hooks.model_profile("mine", dtype="float16").architecture == "Mine"
+    assert hooks.model_profile("mine", dtype="float16", host="vllm").architecture == "Mine"
     assert hooks.model_profile(BUNDLED) == profile
-    assert seen == [(Path("mine"), None, "float16"), (BUNDLED, None, None)]
+    assert seen == [(Path("mine"), None, "float16", "vllm"), (BUNDLED, None, None, None)]
+
+
+@pytest.mark.parametrize("host", ["vllm", "openvino"])
+def test_arcpp_model_profile_is_told_the_host_of_the_command(
+    host: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same architecture may profile differently: here, a host that keeps twice as much."""
+
+    @hookimpl(wrapper=True)
+    def arcpp_model_profile(host: str) -> Iterator[None]:
+        found: Any = yield
+        factor = {"vllm": 2, "openvino": 1}[host]
+        roles = {role: factor * size for role, size in found.roles.items()}
+        return replace(found, roles=roles)
+
+    _plug_in(monkeypatch, arcpp_model_profile)
+    assert main(["plan", str(BUNDLED), "--device", "a=1GiB", "--host", host, "--json"]) == 0
+    weights = json.loads(capsys.readouterr().out)["stages"][0]["weights_bytes"]
+    plain = load_profile(BUNDLED)
+    layers = sum(layer.weights_bytes for layer in plain.layers)
+    kept = plain.weights_bytes - layers
+    assert weights == layers + kept * (2 if host == "vllm" else 1)
 
 
 def test_arcpp_plan_takes_the_place_of_ours(profile: ModelProfile) -> None:
@@ -135,7 +160,7 @@ def test_arcpp_plan_is_asked_by_every_option_of_arcpp_plan(
         seen.append((tuple(device.name for device in devices), request.partition))
 
     monkeypatch.setattr("arcpp.cli.plan.hooks_for", lambda _settings: asked(arcpp_plan))
-    cards = ["--device", "A=256MiB", "--device", "B=256MiB"]
+    cards = ["--device", "A=256MiB", "--device", "B=255MiB"]
     log = Path(__file__).parent / "data" / "vllm-0.32-cpu-pp2-arcpp.log"
     arguments = ["plan", str(BUNDLED), *cards, "--host", "vllm@0.32.0", "--max-num-seqs", "8"]
     arguments += ["--max-num-batched-tokens", "64"]
@@ -156,7 +181,7 @@ def test_arcpp_plan_is_asked_by_every_option_of_arcpp_plan(
     ("answer", "wanted"),
     [
         (lambda plan: 3, "arcpp_plan returned int, not a Plan"),
-        (lambda plan: replace(plan, partition=replace(plan.partition, counts=(8,))), "1 stages"),
+        (lambda plan: replace(plan, partition=replace(plan.partition, counts=(8,))), "1 stage, "),
         (lambda plan: replace(plan, partition=replace(plan.partition, counts=(4, 5))), "9 layers"),
         (lambda plan: replace(plan, stages=plan.stages[:1]), "stages that are not those of 4,4"),
         (lambda plan: plan, "changed the partition 5,3 to 4,4"),

@@ -555,6 +555,27 @@ def test_a_name_that_is_too_long_is_told_of_the_model(capsys: pytest.CaptureFixt
         assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("host", "source"),
+    [("vllm", "safetensors"), ("openvino", "openvino"), (None, "openvino")],
+)
+def test_of_two_forms_the_one_counts_that_the_host_reads(
+    host: str | None, source: str, tmp_path: Path
+) -> None:
+    write_config(tmp_path, TINY)
+    layer = {"model.layers.0.mlp.up_proj.weight": ("BF16", [8, 8], 128)}
+    safetensors(tmp_path / "model.safetensors", {**OUTSIDE, **layer})
+    constant = '<layer id="{}" name="{}.weight" type="Const"><data element_type="i8" shape="8" '
+    constant += 'offset="{}" size="8"/></layer>'
+    names = ("model.layers.0.mlp", "model.embed_tokens", "lm_head")
+    layers = [constant.format(i, name, 8 * i) for i, name in enumerate(names)]
+    (tmp_path / "openvino_model.xml").write_text(f"<net>{''.join(layers)}</net>", "utf-8")
+    (tmp_path / "openvino_model.bin").write_bytes(bytes(24))
+    profile = load_profile(tmp_path, host=host)
+    assert profile.source == source
+    assert profile.layers[0].weights_bytes == (8 if source == "openvino" else 128)
+
+
 def test_of_stored_experts_a_token_reads_the_chosen(tmp_path: Path) -> None:
     """Two of eight: a quarter of their bytes, and all of the rest."""
     config = {**QWEN3_30B, "num_hidden_layers": 1, "num_experts": 8, "num_experts_per_tok": 2}

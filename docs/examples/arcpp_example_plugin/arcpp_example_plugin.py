@@ -1,7 +1,7 @@
 """Every hook of arcpp once. Each does nothing until its variable is set.
 
 EXAMPLE_DEVICES        devices of the machine that is planned for: "B70=31023MiB@608;B580=11605MiB"
-EXAMPLE_LAYER_BYTES    bytes that every layer takes beyond its weights in the checkpoint
+EXAMPLE_LAYER_BYTES    bytes that every layer takes beyond its weights in the checkpoint, in vLLM
 EXAMPLE_FIRST_LAYERS   layers on the first of two stages
 EXAMPLE_COUNT_HOPS     say how much crossed between stages, when the server stops
 EXAMPLE_ATTEMPTS       give up after so many faults without a token between them
@@ -34,10 +34,10 @@ def arcpp_probe_devices() -> list[Device]:
 
 
 @hookimpl(wrapper=True)
-def arcpp_model_profile() -> Iterator[None]:
+def arcpp_model_profile(host: str | None) -> Iterator[None]:
     """Count what a patched model adds: a wrapper takes the answer of whoever was asked inside."""
     profile: ModelProfile = yield
-    extra = int(os.environ.get("EXAMPLE_LAYER_BYTES", "0"))
+    extra = int(os.environ.get("EXAMPLE_LAYER_BYTES", "0")) if host == "vllm" else 0
     layers = (replace(layer, weights_bytes=layer.weights_bytes + extra) for layer in profile.layers)
     return replace(profile, layers=tuple(layers))
 

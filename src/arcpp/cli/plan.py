@@ -66,7 +66,9 @@ def plan_command(
     request = replace(request, platform=_platform(devices))
     if log is not None:
         devices, request = log.apart(devices, request)
-    profile = hooks.model_profile(model, weights_dtype=weights_dtype, dtype=request.dtype)
+    profile = hooks.model_profile(
+        model, weights_dtype=weights_dtype, dtype=request.dtype, host=request.host
+    )
     try:
         if reorder:
             devices = list(best_order(profile, devices, request, hooks.plan))

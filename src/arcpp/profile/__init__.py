@@ -27,21 +27,27 @@ __all__ = [
 
 
 def load_profile(
-    path: str | Path, *, weights_dtype: str | None = None, dtype: str | None = None
+    path: str | Path,
+    *,
+    weights_dtype: str | None = None,
+    dtype: str | None = None,
+    host: str | None = None,
 ) -> ModelProfile:
     """Profile of the model at ``path``: a folder, or a bare ``config.json``.
 
     weights_dtype: for a bare config, the format weights are stored in (default: the config's).
-    dtype: activations (default: the config's; vLLM's ``--dtype``). Raises BadModel,
+    dtype: activations (default: the config's; vLLM's ``--dtype``). host: of a folder that holds an
+    IR and safetensors, "vllm" reads the latter and every other the IR. Raises BadModel,
     UnknownModel or BadInput, each one line.
     """
     place = Path(path)
     if is_folder(place):
         config = read_json(place / "config.json")
         names = names_in(place) if weights_dtype is None else []
-        if main_ir(names) is not None:
+        tensors = any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names)
+        if main_ir(names) is not None and not (tensors and host == "vllm"):
             return from_ir(config, place, dtype)
-        if any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names):
+        if tensors:
             return from_tensors(config, str(place), read_checkpoint(place), dtype)
         return from_config(config, str(place / "config.json"), weights_dtype, dtype)
     if place.suffix == ".json":
