@@ -18,7 +18,6 @@ from arcpp.memory.placement import DROPPED
 from arcpp.partition import Partition
 from arcpp.planner import PlanRequest, make_plan
 from arcpp.profile import KvShape, Layer, ModelProfile, load_profile
-from arcpp.reorder import MOST_ORDERS, best_order, orders_of
 from arcpp.units import GiB, MiB
 
 from .planner_models import B70, B580, BUNDLED, QWEN35_27B, write_config
