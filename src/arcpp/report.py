@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 from .errors import StageNeed
 from .plan import NOT_GIVEN, Plan
-from .units import format_gib
+from .units import GiB, format_gib
 
 WIDTH = 80
+_WIDE = 10_000 * GiB  # a table with one so large is in whole GiB
 _OPTION = re.compile(r"(--[a-z][a-z-]*) (?=[^-\s])")
 _JOIN = "\ufdd0"  # no character, and no space either: rich breaks at those that do not break, too
 
@@ -21,9 +22,8 @@ def needs_text(needs: Sequence[StageNeed]) -> str:
     rows = []
     for index, need in enumerate(needs):
         sizes = (need.weights, need.cache, need.workspace, need.total, need.budget)
-        rows.append(
-            (index, need.device, need.low, need.high, [format_gib(max(0, size)) for size in sizes])
-        )
+        shown: list[int | None] = [max(0, size) for size in sizes]
+        rows.append((index, need.device, need.low, need.high, shown))
     lines = _table(names, rows)
     return "\n".join([*lines, "(GiB; cache: for one request; stages on a device share its budget)"])
 
@@ -43,27 +43,39 @@ def plan_text(plan: Plan) -> str:
             stage.free_bytes,
             stage.unused_bytes,
         ]
-        shown = [format_gib(size) for size in sizes]
+        shown: list[int | None] = [*sizes]
         if stage.memory_source == NOT_GIVEN:
-            shown[4] = shown[6] = shown[7] = "-"
+            shown[4] = shown[6] = shown[7] = None
         rows.append((index, stage.device, stage.low, stage.high, shown))
     return "\n".join([*_table(names, rows), *wrapped(_lines(plan))])
 
 
-def _table(sizes: Sequence[str], rows: Sequence[tuple[int, str, int, int, list[str]]]) -> list[str]:
-    """Lines of a table of stages: index, device, layers [low, high) and their sizes."""
+#: A stage's index, device, layers [low, high) and sizes in bytes; None for what is not known.
+_Row = tuple[int, str, int, int, Sequence[int | None]]
+
+
+def _table(sizes: Sequence[str], rows: Sequence[_Row]) -> list[str]:
+    """Lines of a table of stages. Only names of devices are broken, numbers never cut."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in ("stage", "device", "layers"):
-        table.add_column(name, overflow="fold")
+    table.add_column("stage", no_wrap=True)
+    table.add_column("device", overflow="fold")
+    table.add_column("layers", no_wrap=True)
     for name in sizes:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
+    large = any(abs(size) >= _WIDE for row in rows for size in row[4] if size is not None)
     for index, device, low, high, shown in rows:
+        cells = ["-" if size is None else _gib(size, whole=large) for size in shown]
         # As text: a name may look like rich's markup.
-        table.add_row(str(index), Text(device), f"{low}-{high - 1}", *shown)
+        table.add_row(str(index), Text(device), f"{low}-{high - 1}", *cells)
     return _printed(table)
+
+
+def _gib(size: int, *, whole: bool) -> str:
+    """``size`` in GiB; ``whole`` where decimals would not leave room for the names."""
+    return str(round(size / GiB)) if whole else format_gib(size)
 
 
 def wrapped(lines: Sequence[str]) -> list[str]:
