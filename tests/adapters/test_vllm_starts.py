@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from arcpp.cli.plan import plan_command
-from arcpp.fromlog import parse_log
+from arcpp.startlog import parse_log
 from tests.support import tiny_models
 from tests.support.engine_starts import Start, Started, start_all
 from tests.support.vllm_server import HYBRID_MODEL

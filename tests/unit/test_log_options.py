@@ -187,3 +187,76 @@ def test_arguments_begin_and_end_once_in_a_line() -> None:
     assert options_in("} " + START) is None
     assert options_in(START * 3 + "'block_size': 8}") == {}
     assert options_in(START + "'block_size': 8}" + START) == {"block_size": 8}
+
+
+def test_a_wrong_value_of_the_log_is_called_its_own(
+    capsys: pytest.CaptureFixture[str], log: Path
+) -> None:
+    text = log.read_text("utf-8")
+    arguments = ["plan", str(BUNDLED), *NODE, "--from-log", str(log)]
+    for before, after, says in (
+        ("'max_num_seqs': 8", "'max_num_seqs': 0", "--max-num-seqs in the log: 0 is not a whole"),
+        ("'dtype': 'bfloat16'", "'dtype': 'int3'", "--dtype in the log: 'int3' is not a dtype"),
+        ("'max_model_len': 1024", "'max_model_len': 99999", "--max-model-len in the log: 99999 is"),
+        (" for 1,024 tokens per", " for 99,999 tokens per", "--max-model-len in the log: 99999"),
+    ):
+        changed = text.replace(before, after)
+        if before.startswith(" for"):  # the figure, where no option says it
+            changed = changed.replace("'max_model_len': 1024, ", "")
+        assert changed != text
+        log.write_text(changed, "utf-8")
+        assert main(arguments) == 1
+        assert capsys.readouterr().err.startswith(f"arcpp: {says}")
+    assert main([*arguments, "--max-model-len", "99999"]) == 1
+    assert capsys.readouterr().err.startswith("arcpp: --max-model-len: 99999 is more than")
+
+
+def doubts(result: dict[str, Any]) -> list[str]:
+    return [warning for warning in result["warnings"] if warning.startswith("the log is of ")]
+
+
+def test_a_log_of_another_model_or_of_other_stages_is_doubted(
+    capsys: pytest.CaptureFixture[str], log: Path
+) -> None:
+    assert doubts(compared(capsys, log, *NODE)) == []
+    (warning,) = doubts(compared(capsys, log, *NODE, *NODE[:2]))
+    assert warning.startswith("the log is of 2 stages, the plan of 3: name one --device for each")
+    text = log.read_text("utf-8").replace("Qwen3_5ForConditionalGeneration", "LlamaForCausalLM")
+    log.write_text(text, "utf-8")
+    (warning,) = doubts(compared(capsys, log, *NODE))
+    assert warning == (
+        "the log is of a LlamaForCausalLM, the plan of a Qwen3_5ForConditionalGeneration"
+    )
+
+
+def test_the_last_of_several_starts_counts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Without ranks in the lines a second start looked like a second stage."""
+    path = tmp_path / "start.log"
+    start = (
+        "INFO non-default args: {{'max_num_seqs': {0}}}\nINFO Model loading took {0}.5 GiB\n"
+        "INFO Available KV cache memory: {0}.25 GiB\nINFO GPU KV cache size: {0},000 tokens\n"
+    )
+    path.write_text(start.format(3) + start.format(4), "utf-8")
+    result = compared(capsys, path, "--device", "a=24GiB")
+    assert doubts(result) == []
+    assert result["max_num_seqs"] == 4
+    logged = [row["logged"] for row in result["log"] if row["rank"] == 0]
+    assert logged == [4.5, 4.25]
+
+
+@pytest.mark.parametrize("kind", ["arcpp", "stock"])
+def test_any_beginning_of_a_log_is_compared_or_said_to_hold_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, kind: str
+) -> None:
+    whole = STARTED + (DATA / f"vllm-0.32-cpu-pp2-{kind}.log").read_text("utf-8")
+    path, rows = tmp_path / "start.log", []
+    for length in range(0, len(whole) + 97, 97):
+        path.write_text(whole[:length], "utf-8")
+        code = main(["plan", str(BUNDLED), *NODE, "--from-log", str(path), "--json"])
+        captured = capsys.readouterr()
+        assert captured.err.count("\n") == code
+        rows.append(len(json.loads(captured.out)["log"]) if code == 0 else 0)
+    assert rows[0] == 0
+    assert rows[-1] == max(rows) >= 5

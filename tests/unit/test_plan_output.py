@@ -12,15 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arcpp import fromlog
+from arcpp import startlog
 from arcpp.cli import main
 from arcpp.errors import BadInput
 from arcpp.explain import alternatives, explain_lines
-from arcpp.fromlog import StartLog, compare, parse_log, rows_text
+from arcpp.fromlog import compare, rows_text
 from arcpp.picture import plan_svg
 from arcpp.planner import PlanRequest, make_plan
 from arcpp.profile import load_profile
 from arcpp.report import plan_text
+from arcpp.startlog import StartLog, parse_log
 
 from .planner_models import B70, B580, BUNDLED, QWEN35_27B, write_config
 
@@ -145,7 +146,7 @@ def test_a_log_is_a_plain_file_and_bounded(
         assert main([*command, str(name)]) == 1
         assert "is not a plain file" in capsys.readouterr().err
     assert main([*command, str(tmp_path / "link")]) == 0
-    monkeypatch.setattr(fromlog, "_LIMIT", len(CPU_LOG) - 1)
+    monkeypatch.setattr(startlog, "_LIMIT", len(CPU_LOG) - 1)
     assert main([*command, str(tmp_path / "log")]) == 1
     assert "is too large" in capsys.readouterr().err
 

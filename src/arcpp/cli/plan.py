@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import click
 from arcpp.devices import Device
 from arcpp.errors import BadInput, DoesNotFit
 from arcpp.explain import Alternative, alternatives, explain_lines
-from arcpp.fromlog import Row, StartLog, compare, read_log, rows_text
+from arcpp.fromlog import Row, compare, rows_text
 from arcpp.hooks import Hooks, hooks_for
 from arcpp.logsettings import option_text
 from arcpp.plan import Plan
@@ -23,6 +24,7 @@ from arcpp.profile import ModelProfile
 from arcpp.reorder import best_order
 from arcpp.request import PlanRequest
 from arcpp.settings import read_settings
+from arcpp.startlog import StartLog, read_log
 from arcpp.vllm_args import command_lines
 from arcpp.warn import mixes_processor
 
@@ -33,29 +35,49 @@ from .plan_options import with_options
 @click.command("plan")
 @click.argument("model")
 @with_options
-def plan_command(
-    model: str,
-    *,
-    as_json: bool,
-    weights_dtype: str | None,
-    explain: bool,
-    svg: Path | None,
-    from_log: Path | None,
-    reorder: bool,
-    **options: Any,
-) -> int:
+def plan_command(model: str, *, from_log: Path | None, reorder: bool, **options: Any) -> int:
     """Plan which layers of MODEL go on which card, before a byte of weights is read.
 
     MODEL is a folder with config.json and weights, or a bare config.json. Exit code 0: it fits;
     2: it does not, and the message says what is missing; 1: bad input.
     """
-    settings = read_settings()
-    hooks = hooks_for(settings)
-    if from_log is not None and reorder:
+    if from_log is None:
+        return _answer(model, None, {}, reorder=reorder, **options)
+    if reorder:
         right = "was written by stages in their order: it cannot be used with --reorder"
         raise BadInput("--from-log", str(from_log), right)
-    log = None if from_log is None else read_log(from_log)
-    taken = {} if log is None else log.taken(given_options(click.get_current_context()))
+    log, given = read_log(from_log), given_options(click.get_current_context())
+    taken = log.taken(given)
+    with _told_by_log({*taken, "max_model_len"} - given):
+        return _answer(model, log, taken, reorder=False, **options)
+
+
+@contextmanager
+def _told_by_log(names: Collection[str]) -> Iterator[None]:
+    """Say of a wrong value of an option, one of ``names``, that the log holds it."""
+    try:
+        yield
+    except BadInput as error:
+        if error.what.removeprefix("--").replace("-", "_") not in names:
+            raise
+        raise type(error)(f"{error.what} in the log", error.value, error.right) from error
+
+
+def _answer(
+    model: str,
+    log: StartLog | None,
+    taken: Mapping[str, object],
+    *,
+    as_json: bool,
+    weights_dtype: str | None,
+    explain: bool,
+    svg: Path | None,
+    reorder: bool,
+    **options: Any,
+) -> int:
+    """Plan and print; ``taken``: options that ``log`` says instead of the user."""
+    settings = read_settings()
+    hooks = hooks_for(settings)
     request = build_request({**options, **taken}, settings)
     if log is not None:
         request = log.as_run(request)
@@ -82,6 +104,9 @@ def plan_command(
     hooks.plan_made(plan, None)
     cards = cards_of(options["device"], devices, request)
     plan = replace(plan, host_args=(*plan.host_args, *_order_arguments(cards, request)))
+    if log is not None:
+        doubts = log.doubts(plan, profile.architecture)
+        plan = replace(plan, warnings=(*plan.warnings, *doubts))
     if svg is not None:
         from arcpp.picture import write_svg
 
