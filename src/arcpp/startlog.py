@@ -111,7 +111,8 @@ class StartLog:
         A CPU worker counts all of its resident memory, which no plan can know: what it logged,
         beyond the weights and workspace of ``plan``, comes off the fraction.
         """
-        if request.kv_memory is not None or not self.node_gib:
+        node = self.node_gib or 0.0
+        if request.kv_memory is not None or node <= 0:
             return request
         taken = [
             max(0.0, self.consumed_gib[rank] - (stage.weights_bytes + stage.workspace_bytes) / GiB)
@@ -122,7 +123,7 @@ class StartLog:
             return request
         shared = len({stage.device for stage in plan.stages}) < len(plan.stages)
         fraction = request.gpu_memory_utilization or request.vllm().gpu_memory_utilization
-        fraction -= (sum(taken) if shared else max(taken)) / self.node_gib
+        fraction -= (sum(taken) if shared else max(taken)) / node
         return replace(request, gpu_memory_utilization=fraction) if fraction > 0 else request
 
     @property

@@ -211,6 +211,13 @@ def test_a_wrong_value_of_the_log_is_called_its_own(
     assert capsys.readouterr().err.startswith("arcpp: --max-model-len: 99999 is more than")
 
 
+def test_a_node_of_no_memory_takes_nothing_off(
+    capsys: pytest.CaptureFixture[str], log: Path
+) -> None:
+    log.write_text(log.read_text("utf-8").replace("/23.54)", "/-23.54)"), "utf-8")
+    assert compared(capsys, log, *NODE)["fits"]
+
+
 def doubts(result: dict[str, Any]) -> list[str]:
     return [warning for warning in result["warnings"] if warning.startswith("the log is of ")]
 
