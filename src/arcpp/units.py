@@ -7,6 +7,7 @@ JSON is bytes.
 
 from __future__ import annotations
 
+import math
 import re
 from fractions import Fraction
 
@@ -56,6 +57,19 @@ def parse_size(text: str | int, what: str = "size") -> int:
     if size > _LIMIT:
         raise BadSize(what, text, _TOO_LARGE)
     return size
+
+
+def size_span(text: str, what: str = "size") -> tuple[int, int]:
+    """Least and most bytes that ``text`` may stand for where it was rounded to the decimals that
+    it has; the same twice for a size without any. Raises BadSize."""
+    size = parse_size(text, what)
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or "." not in match[1]:
+        return size, size
+    digits = len(match[1].partition(".")[2])
+    unit = _UNITS[match[2].lower()]
+    exact, half = Fraction(match[1]) * unit, Fraction(unit, 2 * 10**digits)
+    return max(0, math.ceil(exact - half)), math.ceil(exact + half)
 
 
 def format_gib(size: int) -> str:

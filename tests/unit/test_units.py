@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arcpp.errors import BadSize
-from arcpp.units import GiB, KiB, MiB, format_gib, parse_size
+from arcpp.units import GiB, KiB, MiB, format_gib, parse_size, size_span
 
 FACTORS = {
     "b": 1,
@@ -169,3 +169,18 @@ def test_any_text_is_a_size_or_a_refusal(text: str) -> None:
 )
 def test_people_read_gib(size: int, text: str) -> None:
     assert format_gib(size) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "low", "high"),
+    [
+        ("1024", 1024, 1024),
+        ("16GiB", 16 * GiB, 16 * GiB),
+        ("1.0KB", 950, 1050),
+        ("0.58GiB", 617_401_549, 628_138_968),
+        ("0.0MB", 0, 50_000),
+        (" .5 kb", 450, 550),
+    ],
+)
+def test_span_of_what_may_have_been_rounded(text: str, low: int, high: int) -> None:
+    assert size_span(text) == (low, high)

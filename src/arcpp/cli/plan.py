@@ -25,6 +25,7 @@ from arcpp.reorder import best_order
 from arcpp.request import PlanRequest
 from arcpp.settings import read_settings
 from arcpp.startlog import StartLog, read_log
+from arcpp.units import size_span
 from arcpp.vllm_args import command_lines
 from arcpp.warn import mixes_processor
 
@@ -104,6 +105,9 @@ def _answer(
     hooks.plan_made(plan, None)
     cards = cards_of(options["device"], devices, request)
     plan = replace(plan, host_args=(*plan.host_args, *_order_arguments(cards, request)))
+    if request.kv_memory is not None and options["kv_memory"] is not None:
+        said = _rounded(hooks, profile, devices, request, plan=plan, text=options["kv_memory"])
+        plan = replace(plan, warnings=(*plan.warnings, *said))
     if log is not None:
         doubts = log.doubts(plan, profile.architecture)
         plan = replace(plan, warnings=(*plan.warnings, *doubts))
@@ -161,6 +165,30 @@ def _json(
         result["log"] = [row.to_json() for row in rows]
         result["log_options"] = dict(taken)
     return result
+
+
+def _rounded(
+    hooks: Hooks,
+    profile: ModelProfile,
+    devices: Sequence[Device],
+    request: PlanRequest,
+    *,
+    plan: Plan,
+    text: str,
+) -> tuple[str, ...]:
+    """What ``--kv-memory`` leaves open that was copied from a log, which rounds."""
+    spans, held = [size_span(part) for part in text.split(",")], []
+    if all(low == high for low, high in spans):
+        return ()
+    for sizes in zip(*spans, strict=True):
+        given = replace(request, kv_memory=sizes, partition=plan.partition.counts, brief=True)
+        try:
+            held.append(hooks.plan(profile, devices, given).num_blocks)
+        except DoesNotFit:
+            held.append(0)
+    if held[0] == held[1]:
+        return ()
+    return (f"--kv-memory {text}, if a log rounded it, is {held[0]:,} to {held[1]:,} blocks",)
 
 
 def _compared(
