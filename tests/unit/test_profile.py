@@ -191,6 +191,89 @@ def test_quantization_config_names_the_format(
     assert load_profile(write_config(tmp_path, config)).quantization == stored
 
 
+def test_scales_are_counted_as_the_config_says(tmp_path: Path) -> None:
+    """A 16-bit scale and a 4-bit zero point for a group, and for int8 the scale."""
+    matrices = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336)
+    plain = load_profile(write_config(tmp_path, LLAMA_8B)).weights_bytes - 2 * matrices
+
+    def shared(**config: Any) -> float:
+        """Bytes a matrix' weight takes beyond its own."""
+        changed = {**LLAMA_8B, "quantization_config": config}
+        size = load_profile(write_config(tmp_path, changed)).weights_bytes
+        return (size - plain) / matrices - config.get("bits", 4) / 8
+
+    for group in (32, 64, 128):
+        for method in ("gptq", "awq", "auto-round"):
+            found = shared(quant_method=method, bits=4, group_size=group)
+            assert found == pytest.approx(2.5 / group, abs=1e-6)
+        weights = {"weights": {"num_bits": 4, "type": "int", "group_size": group}}
+        groups = {"group_0": weights, "group_1": {"weights": None}}
+        found = shared(quant_method="compressed-tensors", config_groups=groups)
+        assert found == pytest.approx(2.5 / group, abs=1e-6)
+    assert shared(quant_method="gptq", bits=8, group_size=64) == pytest.approx(2 / 64, abs=1e-6)
+    for group in (-1, None):
+        found = shared(quant_method="gptq", bits=4, group_size=group)
+        assert found == pytest.approx(2.5 / 128, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "reason"),
+    [
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"-:attn": {}}}, "dynamic"),
+        ({"quant_method": "auto-round", "bits": 4, "extra_config": {"x": {}}}, "extra_config"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {
+                    "group_0": {"weights": {"num_bits": 4, "type": "int"}},
+                    "group_1": {"weights": {"num_bits": 8, "type": "int"}},
+                },
+            },
+            "config_groups",
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "float"}}},
+            },
+            "fp4",
+        ),
+    ],
+)
+def test_a_mixture_is_sized_by_headers_and_never_from_a_config(
+    quantization: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path, {**TINY, "quantization_config": quantization})
+    with pytest.raises(UnknownModel, match=f"'{reason}' is not sized from a config"):
+        load_profile(config)
+    assert load_profile(config, weights_dtype="int4").quantization == "int4"
+    layer = {"model.layers.0.mlp.up_proj.weight_packed": ("U8", [8, 4], 32)}
+    safetensors(tmp_path / "model.safetensors", {**OUTSIDE, **layer})
+    assert load_profile(tmp_path).layers[0].weights_bytes == 32
+
+
+@pytest.mark.parametrize(
+    "quantization",
+    [
+        {"quant_method": "bitsandbytes", "load_in_4bit": True},
+        {"quant_method": "gptq", "bits": 3},
+        {"quant_method": "gptq"},
+        {},
+        {"quant_method": "compressed-tensors"},
+        {
+            "quant_method": "compressed-tensors",
+            "config_groups": {"g": {"weights": {"num_bits": 2, "type": "int"}}},
+        },
+    ],
+)
+def test_a_format_nobody_knows_is_refused_with_the_hook_that_can_teach_it(
+    quantization: dict[str, Any], tmp_path: Path
+) -> None:
+    config = write_config(tmp_path, {**LLAMA_8B, "quantization_config": quantization})
+    with pytest.raises(UnknownModel, match=r"quantization_config: .*hook arcpp_model_profile"):
+        load_profile(config)
+
+
 def test_unknown_formats_and_architectures_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(UnknownModel, match=r"GodzillaForCausalLM.*arcpp_model_profile"):
         load_profile(write_config(tmp_path, {"architectures": ["GodzillaForCausalLM"]}))
@@ -591,6 +674,21 @@ def test_of_stored_experts_a_token_reads_the_chosen(tmp_path: Path) -> None:
     (layer,) = from_tensors(config, "x", tensors, None).layers
     assert layer.weights_bytes == 100 + 8 * 80
     assert layer.active_bytes == 100 + 2 * 80
+
+
+def test_granites_stacked_experts_are_routed(tmp_path: Path) -> None:
+    """Ten of 72, under names without "experts"."""
+    config = {**GRANITE, "num_hidden_layers": 1, "layer_types": ["attention"]}
+    tensors = [
+        TensorInfo("model.embed_tokens.weight", "BF16", (10,), 20),
+        TensorInfo("model.layers.0.self_attn.q_proj.weight", "BF16", (50,), 100),
+        TensorInfo("model.layers.0.block_sparse_moe.router.layer.weight", "BF16", (5,), 10),
+        TensorInfo("model.layers.0.block_sparse_moe.input_linear.weight", "BF16", (720,), 1440),
+        TensorInfo("model.layers.0.block_sparse_moe.output_linear.weight", "BF16", (360,), 720),
+    ]
+    (layer,) = from_tensors(config, "x", tensors, None).layers
+    assert layer.weights_bytes == 110 + 2160
+    assert layer.active_bytes == 110 + 300
 
 
 def test_each_deepstack_index_adds_a_merger(tmp_path: Path) -> None:

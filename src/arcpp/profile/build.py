@@ -15,8 +15,9 @@ from .fields import Fields
 from .inventory import WeightFormat, weight_format
 from .model import Layer, ModelProfile
 from .openvino_ir import folder_sizes
+from .quantized import check_alone, stored_format
 from .readers import TensorInfo
-from .roles import IGNORED, owner
+from .roles import IGNORED, ROUTED, owner
 from .rope import longest, rope_elements
 from .shapes import Family, LayerShape
 
@@ -34,7 +35,11 @@ def from_config(
     if family.unsized is not None:
         right = "of this family is not sized from a config: give the folder with the weights"
         raise BadModel(where, family.unsized, right)
-    form = weight_format(model.stored if weights_dtype is None else weights_dtype, run)
+    if weights_dtype is None and model.stored is not None:
+        check_alone(model.stored, where)
+        form = weight_format(model.stored.name, run, model.stored.group)
+    else:
+        form = weight_format(weights_dtype, run)
     hidden, vocab = text.count("hidden_size"), text.count("vocab_size")
     tied = tie(whole, text)
     roles = {"embed": form.plain(vocab * hidden), "final_norm": form.plain(family.final_norm)}
@@ -74,9 +79,9 @@ def from_tensors(
         if place == IGNORED:
             continue
         place = model.place(place)
-        size = _kept_bytes(tensor, model.run, model.stored)
+        size = _kept_bytes(tensor, model.run, model.stored is not None)
         sizes[place] = sizes.get(place, 0) + size
-        if ".experts." in tensor.name:
+        if ROUTED.search(tensor.name):
             routed[place] = routed.get(place, 0) + size
     if "embed" not in sizes:
         raise BadModel(where, "embed_tokens", "is in no weights file")
@@ -98,7 +103,7 @@ def from_ir(config: dict[str, Any], folder: Path, dtype: str | None) -> ModelPro
 
 
 class _Model:
-    """A config taken apart. stored: the checkpoint's format, or None when plain."""
+    """A config taken apart. stored: the checkpoint's format, None when plain."""
 
     def __init__(self, config: dict[str, Any], where: str, dtype: str | None) -> None:
         self.where, self.whole = where, Fields(config, where)
@@ -106,7 +111,7 @@ class _Model:
         self.name = architecture(self.whole)
         self.family = FAMILIES[self.name](self.text, self.whole)
         self.run = run_dtype(self.whole, self.text, dtype)
-        self.stored = quantization(self.whole, self.text)
+        self.stored = stored_format(self.whole, self.text)
 
     def place(self, found: int | str) -> int | str:
         """Where ``found`` belongs: layers beyond the model's own are its draft layers, if any."""
@@ -149,7 +154,7 @@ def _from_sizes(
         roles=roles,
         mtp=tuple(_stored(shape, share, routed.get("mtp", 0)) for shape in drafts),
         source=source,
-        stored=model.stored,
+        stored=None if model.stored is None else model.stored.name,
     )  # fmt: skip
 
 
@@ -197,8 +202,8 @@ def _stored(shape: LayerShape, size: int, routed: int) -> Layer:
     return Layer(shape.kind, size, size - idle, shape.kv, shape.window, shape.state)
 
 
-def _kept_bytes(tensor: TensorInfo, run: str, stored: str | None) -> int:
-    if stored is None and tensor.dtype in CONVERTED:
+def _kept_bytes(tensor: TensorInfo, run: str, quantised: bool) -> int:
+    if not quantised and tensor.dtype in CONVERTED:
         return tensor.elements * SIZES[run]
     return tensor.stored_bytes
 
@@ -240,40 +245,3 @@ def run_dtype(whole: Fields, text: Fields, asked: str | None) -> str:
                 found = model_dtype(fields.raw(name), f"{fields.where}: {name}")
                 return "bfloat16" if found == "float32" else found
     return "bfloat16"
-
-
-def quantization(whole: Fields, text: Fields) -> str | None:
-    """Name of the stored format according to ``quantization_config``, or None.
-
-    Raises UnknownModel for a method whose sizes arcpp cannot tell.
-    """
-    config = whole.inner("quantization_config") or text.inner("quantization_config")
-    if config is None:
-        return None
-    method = config.text("quant_method") or "unknown"
-    if method in ("fp8", "fbgemm_fp8"):
-        return "fp8"
-    if method == "mxfp4":
-        return "mxfp4"
-    if method in ("gptq", "awq", "auto-round", "compressed-tensors", "gptq_marlin"):
-        bits = _bits(config)
-        if bits in (4, 8):
-            floating = "float" in str(config.raw("config_groups")) or "fp8" in str(
-                config.raw("format")
-            )
-            return "int4" if bits == 4 else ("fp8" if floating else "int8")
-    raise UnknownModel("quantization_config", method, "with these bits is not known to arcpp")
-
-
-def _bits(config: Fields) -> int | None:
-    for name in ("bits", "w_bit"):
-        if config.has(name):
-            return config.count(name)
-    groups = config.inner("config_groups")
-    if groups is not None:
-        for name in ("group_0", "group_1"):
-            group = groups.inner(name)
-            weights = group.inner("weights") if group is not None else None
-            if weights is not None:
-                return weights.count("num_bits")
-    return None

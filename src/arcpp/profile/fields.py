@@ -21,6 +21,10 @@ class Fields:
         """Whether ``name`` is there and not null."""
         return self._values.get(name) is not None
 
+    def names(self) -> tuple[str, ...]:
+        """Names of all fields."""
+        return tuple(self._values)
+
     def raw(self, name: str) -> Any:
         """The value as parsed, or None."""
         return self._values.get(name)

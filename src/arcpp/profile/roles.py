@@ -15,6 +15,8 @@ _HEAD = re.compile(r"(?:^|\.)(?:lm_head|output_embeddings)\.")
 _NORM = re.compile(r"(?:^|\.)(?:norm|norm_f|final_layernorm|ln_f)\.")
 _BUFFERS = re.compile(r"rotary_emb\.inv_freq$|(?:^|\.)(?:k|v)_scale$")
 
+#: Names of routed experts' tensors, of which a token reads a few (Granite stacks them in two).
+ROUTED = re.compile(r"\.experts\.|\.block_sparse_moe\.(?:input|output)_linear\.")
 #: Role of tensors that a loader computes again and does not keep.
 IGNORED = "ignored"
 
