@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -19,6 +20,7 @@ from . import report
 from .faults import KINDS
 from .run import chaos
 
+_USUAL = 2  # stages, as the Makefile says
 FOLDER = Path(__file__).resolve().parents[2] / ".chaos"
 
 
@@ -33,13 +35,7 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     FOLDER.mkdir(exist_ok=True)
     if given.report:
-        results = [json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))]
-        lines = report.table(results)
-        print("\n".join(lines))
-        text = PAGE.read_text(encoding="utf-8")
-        command = "make chaos SEED=n FAULTS=20, make chaos-report"
-        found = section("chaos", report.__doc__ or "", lines, command)
-        PAGE.write_text(replaced(text, "chaos", found), encoding="utf-8")
+        _write_page([json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))])
         return 0
     console = Console()
     name = f"{given.stages}-{given.seed}"
@@ -51,6 +47,18 @@ def main(arguments: list[str]) -> int:
         (FOLDER / f"{name}.json").write_text(json.dumps(result, indent=1))
     console.print("\n".join(report.table([result])))
     return 0 if report.good(result) else 1
+
+
+def _write_page(results: list[dict[str, Any]]) -> None:
+    """A section for each number of stages; those without a run here stay as they are."""
+    for stages in sorted({result["stages"] for result in results}):
+        lines = report.table([result for result in results if result["stages"] == stages])
+        print("\n".join(lines))
+        name = "chaos" if stages == _USUAL else f"chaos, {stages} stages"
+        command = f"make chaos SEED=n FAULTS=20 STAGES={stages}, make chaos-report"
+        found = section(name, report.__doc__ or "", lines, command)
+        text = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(replaced(text, name.replace(", ", "-"), found), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Twelve clients stream greedily through a real server while its stages are lost at random.
 
-Two stages on the processor, the bundled model in bfloat16, standby on, the deadline of a step set
+Stages on the processor, the bundled model in bfloat16, standby on, the deadline of a step set
 to 15 s. A client sees nothing but a pause. Departed: streams that differ from the undisturbed one,
 from a token on at which the model's two best logits are closer than bfloat16 tells apart (0.1);
 worst token: how far any token of any stream lies below the best, when the stream is computed anew
