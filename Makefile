@@ -10,10 +10,11 @@ SEED   ?= 1
 FAULTS ?= 20
 STAGES ?= 2
 
-.PHONY: help setup demo demo-instruct test lint bench chaos chaos-report clean
+.PHONY: help setup demo demo-instruct demo-openvino test lint bench chaos chaos-report clean
 help:
 	@echo "make demo   serve the bundled hybrid model through vLLM on two CPU stages and ask it"
 	@echo "make demo-instruct   the same with a real instruct model (fetches about 100 MB)"
+	@echo "make demo-openvino   the same model as OpenVINO IR, through arcpp gateway on two CPU stages"
 	@echo "make test   lint, types, layers, docs checks and all tests (30 to 45 minutes on two cores)"
 	@echo "make lint   the part of it that takes seconds"
 	@echo "make bench  measure, and rewrite docs/benchmarks.md"
@@ -29,6 +30,9 @@ demo: setup
 
 demo-instruct: setup
 	@$(BIN)/python -m tests.demo.instruct_demo
+
+demo-openvino: setup
+	@$(BIN)/python -m tests.demo.openvino_demo
 
 test: lint
 	$(BIN)/python -m pytest -m "not vllm" -n $(JOBS) --dist loadfile $(PYTEST) || [ $$? -eq 5 ]

@@ -72,7 +72,7 @@ def main(folder: str) -> int:
     _step(3, "without the CUDA builds that came along")
     _pip(python, "uninstall", "-y", "torchaudio", "torchcodec")
     _step(4, "arcpp, its development tools and the test host's metadata")
-    own = ("-e", f"{ROOT}[vllm,openvino,dev]", str(ROOT / "tests" / "host"), *OPENVINO)
+    own = ("-e", f"{ROOT}[vllm,openvino,gateway,dev]", str(ROOT / "tests" / "host"), *OPENVINO)
     if _pip(python, "install", *own) != 0:
         print("arcpp set-up: pip could not install arcpp; see above", file=sys.stderr)
         return 1

@@ -211,6 +211,23 @@ class Engine:
         why = "max_model_len" if set_by_user else "all that the KV tables hold"
         raise TooLong(prompt, sampling.max_tokens, self.max_model_len, why)
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether requests are taken: not closed, and not ended by faults."""
+        return not self._loop.ended and not self._loop.closing
+
+    def describe(self) -> list[str]:
+        """What runs where, for people."""
+        profile, lines = self.chain.profile, []
+        for stage in self.chain.stages:
+            layers = f"layers {stage.low} to {stage.high - 1}"
+            lines.append(f"stage {stage.index} on {stage.device}: {layers}")
+        lines.append(
+            f"{profile.kv_blocks} KV blocks of {profile.block_size} tokens, "
+            f"{self.options.max_sequences} requests at once, {self.max_model_len} tokens each"
+        )
+        return lines
+
     def cancel(self, request_id: str) -> None:
         """End a request within a step: its listener gets FinishReason.CANCELLED."""
         self._loop.cancel(request_id)

@@ -67,7 +67,7 @@ def generate_command(
     sampling = Sampling(**options)
     text = sys.stdin.read() if prompt == "-" else prompt
     engine_options = EngineOptions(max_sequences=1, chain=ChainOptions(**chain_options))
-    with Engine.from_folder(model, devices, _counts(partition), engine_options) as engine:
+    with Engine.from_folder(model, devices, counts(partition), engine_options) as engine:
         asked = [{"role": "user", "content": text}] if chat else text
         if as_json:
             click.echo(json.dumps(asdict(engine.generate(asked, sampling))))
@@ -78,7 +78,8 @@ def generate_command(
     return 0
 
 
-def _counts(partition: str | None) -> tuple[int, ...] | None:
+def counts(partition: str | None) -> tuple[int, ...] | None:
+    """Layers per stage as ``--partition`` has them. Raises BadInput."""
     if partition is None:
         return None
     try:

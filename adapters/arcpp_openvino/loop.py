@@ -107,6 +107,11 @@ class Loop:
         return len(self._new) + len(self.scheduler.waiting)
 
     @property
+    def closing(self) -> bool:
+        """Whether no more requests are taken."""
+        return self._closing is not None
+
+    @property
     def ended(self) -> bool:
         """Whether the thread is over."""
         return not self._thread.is_alive()

@@ -1,4 +1,1 @@
-"""OVMS Python node and graph writer.
-
-Nothing is here yet; docs/changelog.md says what has landed.
-"""
+"""In front of the OpenVINO engine: an OpenAI gateway. The OVMS node and its graph come next."""

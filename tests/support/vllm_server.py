@@ -53,7 +53,7 @@ class VllmServer:
         start_timeout: float = 600,
         on_wait: Callable[[str], None] | None = None,
     ) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self.folder = Path(tempfile.mkdtemp(prefix="arcpp-server-"))
         self.log = self.folder / "log"
         self._temporary = self.folder / "tmp"
@@ -165,7 +165,8 @@ class VllmServer:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A loopback port that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

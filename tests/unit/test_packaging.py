@@ -129,7 +129,7 @@ def test_its_entry_points_are_there(wheel: Path) -> None:
     entries.read_string(_dist_info(wheel, "entry_points.txt"))
     assert dict(entries["console_scripts"]) == {"arcpp": "arcpp.cli:main"}
     assert dict(entries["vllm.general_plugins"]) == {"arcpp": "arcpp_vllm.plugin:register"}
-    assert set(entries["arcpp.commands"]) == {"generate"}
+    assert set(entries["arcpp.commands"]) == {"gateway", "generate"}
     for target in (entries[group][name] for group in entries.sections() for name in entries[group]):
         # -S: no .pth files, so that no editable install answers in the wheel's place.
         command = [sys.executable, "-S", "-c", RESOLVE, str(wheel), *target.split(":")]

@@ -117,8 +117,8 @@ def test_advice_keeps_options_with_their_values(capsys: pytest.CaptureFixture[st
          "--maximize: 'contxt' is not one of 'context', 'concurrency', 'decode'; did you mean "
          "context?"),
         (("plan", "x", "--block-size", "many"), "--block-size: 'many' is not a valid integer"),
-        (("pln",), "'pln' is no command of arcpp (bench, doctor, generate, plan, plugins); did you "
-         "mean plan?"),
+        (("pln",), "'pln' is no command of arcpp (bench, doctor, gateway, generate, plan, "
+         "plugins); did you mean plan?"),
         (("bench", "hp"), "'hp' is no command of arcpp bench (hop); did you mean hop?"),
     ],
 )  # fmt: skip
