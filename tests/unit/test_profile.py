@@ -234,6 +234,16 @@ def test_scales_are_counted_as_the_config_says(tmp_path: Path) -> None:
         (
             {
                 "quant_method": "compressed-tensors",
+                "config_groups": {
+                    "a": {"weights": {"num_bits": 4, "type": "int", "group_size": 32}},
+                    "b": {"weights": {"num_bits": 4, "type": "int", "group_size": 128}},
+                },
+            },
+            "config_groups",
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
                 "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "float"}}},
             },
             "fp4",

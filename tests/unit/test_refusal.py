@@ -11,6 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arcpp.cli import main
+from arcpp.devices import Device, DeviceMemory
+from arcpp.planner import Planning, PlanRequest
+from arcpp.profile import load_profile
+from arcpp.refusal import _changes
+from arcpp.units import GiB
 
 from .planner_models import BUNDLED
 
@@ -80,6 +85,29 @@ def test_advice_fits_when_it_is_followed() -> None:
     assert seen[0] > 5
     assert seen[1] > 5
     assert sum(number for parts, number in seen.items() if parts > 1) > 5
+
+
+def test_what_is_tried_is_what_is_advised() -> None:
+    """Options of the command and fields of the request have the same names."""
+    cards = (Device("a", DeviceMemory(GiB, GiB)),)
+    tried = {}
+    for host in ("vllm", "openvino"):
+        request = PlanRequest(
+            host=host, max_model_len=9, partition=(8,), margin=1, reserves={"a": 1},
+            spec_tokens=1, max_num_seqs=99, max_num_batched_tokens=4096,
+        )  # fmt: skip
+        for change in _changes(Planning(load_profile(BUNDLED), cards, request)):
+            words = change.text.split()
+            option = words[1] if words[0] == "without" else words[0]
+            ((name, value),) = change.changes.items()
+            assert option.removeprefix("--").replace("-", "_") in (name, f"{name}s", name[:-1])
+            tried[option] = (words[-1], value)
+    for option, (text, value) in tried.items():
+        if option in ("--margin", "--reserve"):
+            assert not value
+        elif option not in ("--max-model-len", "--partition", "--large-allocations"):
+            assert text == str(value)
+    assert len(tried) == 10
 
 
 def check(written: list[str], err: str) -> int:

@@ -69,10 +69,8 @@ def _compressed(config: Fields) -> Stored:
     if not found:
         right = f"without config_groups is no format known to arcpp; {_TEACH}"
         raise UnknownModel("quantization_config", "compressed-tensors", right)
-    several = len({one.name for one in found}) > 1
-    sizes = [one.group for one in found if one.group is not None]
-    mixed = "config_groups" if several else None
-    return Stored(found[0].name, min(sizes, default=None), mixed)
+    mixed = "config_groups" if len(set(found)) > 1 else None
+    return Stored(found[0].name, found[0].group, mixed)
 
 
 def _of_weights(weights: Fields, config: Fields) -> Stored:
