@@ -65,8 +65,8 @@ class Planning:
         by_name = {device.name: device for device in self.devices}
         return tuple(self.request.budget(by_name[name]) for name in names)
 
-    def problem(self, extra: int = 0) -> solver.Problem:
-        """The search, with ``extra`` bytes added to every budget."""
+    def problem(self) -> solver.Problem:
+        """The search."""
         if self.request.kv_memory is not None:
             owners = tuple(range(len(self.devices)))
         else:
@@ -74,7 +74,7 @@ class Planning:
         return solver.Problem(
             len(self.profile.layers),
             owners,
-            tuple(budget + extra for budget in self.budgets),
+            self.budgets,
             self.costs.need,
             self.profile.period,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from . import solver
@@ -86,34 +87,40 @@ def _needs(planning: Planning, partition: Partition) -> tuple[StageNeed, ...]:
 
 
 def _least_short(planning: Planning) -> tuple[int, ...]:
-    """The partition whose worst device lacks least."""
-    least = planning.least_blocks
+    """The partition whose worst device lacks least, whatever single allocations are allowed."""
+    least, problem = planning.least_blocks, _unlimited(planning.problem())
+
+    def any_with(extra: int) -> tuple[int, ...] | None:
+        budgets = tuple(budget + extra for budget in problem.budgets)
+        return solver.cheapest(replace(problem, budgets=budgets), least)
+
     low, high = 0, MiB
-    while _any(planning, high, least) is None:
+    while any_with(high) is None:
         low, high = high, high * 2
         if high > 2**120:
             right = "stages cannot each be given a layer with a cache"
             raise BadInput("devices", len(planning.devices), right)
     while high - low > max(1, high >> 12):
         middle = (low + high) // 2
-        if _any(planning, middle, least) is None:
+        if any_with(middle) is None:
             low = middle
         else:
             high = middle
-    found = _any(planning, high, least)
+    found = any_with(high)
     assert found is not None
     return found
 
 
-def _any(planning: Planning, extra: int, least: int) -> tuple[int, ...] | None:
-    """A partition with ``extra`` bytes on every device, whatever single allocations are allowed."""
-    problem = planning.problem(extra)
+def _unlimited(problem: solver.Problem) -> solver.Problem:
+    """``problem`` without limits on single allocations; needs are remembered, as it is asked for
+    the same ones again and again."""
 
+    @cache
     def need(stage: int, low: int, high: int) -> Need | None:
         limited = problem.need(stage, low, high)
         return None if limited is None else replace(limited, limit=UNBOUNDED)
 
-    return solver.cheapest(replace(problem, need=need), least)
+    return replace(problem, need=need)
 
 
 def _shortest(planning: Planning, partition: Partition) -> tuple[Stage, int]:
