@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import mmap
 import os
 import secrets
@@ -19,7 +18,6 @@ from arcpp.units import format_gib
 
 MEMFD, NAMED = "memfd", "shm"
 _FOLDER = "/dev/shm"  # noqa: S108 (O_EXCL, a random name, 0600)
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 def create_segment(size: int, *, link: str, kinds: tuple[str, ...] = (MEMFD, NAMED)) -> int:
@@ -72,10 +70,13 @@ def _named() -> int:
 
 def _reserved(descriptor: int, size: int) -> int:
     """``descriptor`` with all its pages, so that nobody meets SIGBUS later."""
+    import fcntl  # here: the module is imported where there is none (Windows), and not used
+
+    seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
     try:
         os.posix_fallocate(descriptor, 0, size)
         with contextlib.suppress(OSError):  # only a memfd can be sealed
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
     except BaseException:
         os.close(descriptor)
         raise

@@ -120,26 +120,27 @@ def _of_text(text: str) -> list[Fault]:
 
 
 #: Signals that come from outside or from whoever stops a server: no cause of a fault.
-_ASKED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+_ASKED = {"SIGTERM", "SIGINT", "SIGHUP"}
+#: By name: Windows has fewer.
 _SIGNALS = {
-    signal.SIGKILL: (
+    "SIGKILL": (
         "killed from outside",
         'the kernel does this when memory runs out (see `dmesg` for "Killed process"), and '
         "so does whoever stops containers",
     ),
-    signal.SIGSEGV: (
+    "SIGSEGV": (
         "a crash in native code",
         "often the device's driver: update it, and look at `dmesg`",
     ),
-    signal.SIGABRT: (
+    "SIGABRT": (
         "native code gave up",
         "its last words are in the log above; often a driver's",
     ),
-    signal.SIGBUS: (
+    "SIGBUS": (
         "memory behind a mapping is gone",
         "often /dev/shm is full (--shm-size of a container), or a model's file was changed",
     ),
-    signal.SIGILL: (
+    "SIGILL": (
         "an instruction that this processor lacks",
         "install a build for this processor",
     ),
@@ -155,9 +156,9 @@ def _of_exit(exit_code: int, text: str) -> Fault:
         end = "without an error" if exit_code == 0 else f"with exit code {exit_code}"
         cause = f"the process ended {end}" + (f": {last}" if last else "")
         return Fault(FaultKind.STAGE_DIED, shortened(cause), DIED, consequence=True)
-    what, advice = _SIGNALS.get(which, ("", DIED))
+    what, advice = _SIGNALS.get(which.name, ("", DIED))
     cause = f"the process ended by signal {number} ({which.name})" + (f": {what}" if what else "")
-    return Fault(FaultKind.STAGE_DIED, cause, advice, consequence=which in _ASKED)
+    return Fault(FaultKind.STAGE_DIED, cause, advice, consequence=which.name in _ASKED)
 
 
 def _said(error: BaseException) -> str:
