@@ -16,8 +16,8 @@ what the chain was made for, ``chain.plan`` what was planned (None where nothing
 
 ``submit(batch, microbatch)``: starts a :class:`.batch.StepBatch` on the first stage; each stage
 starts the next where it ends. Arrays of the batch are copied before it returns. One step per
-microbatch at a time; steps of different microbatches run in the order they were submitted on every
-stage, and must not touch each other's KV and state blocks.
+microbatch at a time; every stage runs steps in the order in which they were submitted. Steps in
+flight at once must be of different sequences.
 
 ``collect(microbatch)``: waits, and returns the logits of ``batch.logits_rows``, in order. They are
 a view of the last stage's output: valid until the next submit of that microbatch; copy what is
@@ -27,9 +27,10 @@ kept.
 SlotPool; None for dense models. Place 0 is the zero block: a first step may read it, none writes.
 ``check_integrity()`` reads it back.
 
-Faults: StageFailed carries stage, device and a classified fault. A chain that failed in a step is
-not usable for that stage's sequences: ``restart(stage)`` compiles it again with fresh tables; every
-request must then be computed anew (``restart()`` without a number renews all stages).
+Faults: StageFailed carries stage, device and a classified fault; StepNotFinite which rows of the
+logits are no numbers. What a failed step's sequences have in KV and state tables is unknown then:
+compute them anew. ``restart(stage)`` compiles a stage again, with fresh tables; all sequences must
+then be computed anew. ``restart()`` renews all stages.
 
 A chain belongs to one thread at a time. Stages hand over through host tensors, which producer and
 consumers are both bound to: nothing is copied in between on a processor.
@@ -38,7 +39,6 @@ consumers are both bound to: nothing is copied in between on a processor.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -47,7 +47,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from arcpp.errors import BadInput, StateCorrupt
+from arcpp.errors import StateCorrupt
 from arcpp.hooks import hooks_for
 from arcpp.partition import Partition, check_partition
 from arcpp.plan import Plan
@@ -57,41 +57,18 @@ from arcpp.state import ZERO_PLACE
 from .batch import StepBatch
 from .cut import cut
 from .devices import check_devices
+from .errors import StepNotFinite
 from .flight import Flight
 from .folder import open_folder
 from .inputs import InputSpec, StepInputs
-from .names import HIDDEN, KV_TABLES, LOGITS, STATE_TABLES
+from .names import HIDDEN, LOGITS
 from .options import ChainOptions
 from .paged import paged_model
-from .planning import plan_chain, useful_blocks
+from .planning import plan_chain
+from .profile import chain_profile, layer_kind
 from .room import check_room
 from .stage import CompiledStage
 from .tables import ChainStates
-
-
-@dataclass(frozen=True)
-class ChainProfile:
-    """What a chain was made for.
-
-    layer_kinds: "attention", "linear_attention", "both" or "none", by layer. block_size: tokens per
-    KV block as a StepBatch counts them (of the stage with the largest). kv_blocks: how many there
-    are. state_blocks: places of the state tables, the zero block included; 0 in dense models.
-    max_sequences, max_batch_tokens: what a step is preallocated for; larger ones run, and allocate.
-    """
-
-    vocab_size: int
-    layer_kinds: tuple[str, ...]
-    block_size: int
-    kv_blocks: int
-    state_blocks: int
-    max_sequences: int
-    max_batch_tokens: int
-    microbatches: int
-
-    @property
-    def hybrid(self) -> bool:
-        """Whether a StepBatch needs state blocks."""
-        return self.state_blocks > 0
 
 
 class Chain:
@@ -110,10 +87,11 @@ class Chain:
         Raises DoesNotFit, StageFailed, BadInput, StateCorrupt.
         """
         self.core, self.stages, self.options, self.plan = core, tuple(stages), options, plan
-        self.profile = _profile(self.stages, kinds, options, plan)
+        self.profile = chain_profile(self.stages, kinds, options, plan)
         self.states: ChainStates | None = None
         self._boundaries: list[dict[str, Any]] = []
         self._flights: list[Flight] = []
+        self._left: list[Flight] = []
         self._inputs = [self._step_inputs() for _ in range(options.microbatches)]
         blocks = [self.profile.kv_blocks * self._factor(stage) for stage in self.stages]
         check_room(self.stages, blocks, self.profile.state_blocks)
@@ -148,7 +126,7 @@ class Chain:
         chosen = Partition(counts)
         check_partition(chosen, len(paged.ends), len(names), "partition")
         pieces = cut(paged, chosen)
-        kinds = tuple(_kind(tables) for tables in paged.tables_by_layer())
+        kinds = tuple(layer_kind(tables) for tables in paged.tables_by_layer())
         stages = [
             CompiledStage(core, piece, device, options)
             for piece, device in zip(pieces, names, strict=True)
@@ -166,14 +144,24 @@ class Chain:
         self._inputs[microbatch].fill(batch)
         flight.start()
 
-    def collect(self, microbatch: int = 0) -> NDArray[np.float32]:
-        """Logits [rows, vocabulary] of the step in flight. Raises StageFailed, ValueError."""
+    def collect(self, microbatch: int = 0, timeout: float | None = None) -> NDArray[np.float32]:
+        """Logits [rows, vocabulary] of the step in flight. timeout: seconds.
+
+        Raises StageFailed, of kind StageStalled at the timeout (the step stays in flight);
+        StepNotFinite, which holds the logits of the good rows; ValueError.
+        """
         flight = self._flights[microbatch]
         if not flight.busy:
             raise ValueError(f"microbatch {microbatch} has no step in flight")
-        flight.wait()
-        logits: NDArray[np.float32] = self._boundaries[microbatch][LOGITS].data
-        return logits.reshape(-1, self.profile.vocab_size)
+        flight.wait(timeout)
+        found: NDArray[np.float32] = self._boundaries[microbatch][LOGITS].data
+        logits = found.reshape(-1, self.profile.vocab_size)
+        if self.options.check_finite and len(logits):
+            finite = np.isfinite(logits.max(axis=1))
+            if not finite.all():
+                rows = tuple(np.flatnonzero(~finite).tolist())
+                raise StepNotFinite(rows, logits, self._first_not_finite(microbatch))
+        return logits
 
     def run(self, batch: StepBatch, microbatch: int = 0) -> NDArray[np.float32]:
         """submit() and collect()."""
@@ -190,19 +178,23 @@ class Chain:
         if wrong:
             raise StateCorrupt(tuple(wrong))
 
-    def restart(self, stage: int | None = None) -> None:
-        """Compile a stage (None: all) again, with fresh tables. Steps in flight are given up: waits
-        for those that still run. Raises StageFailed."""
-        self.abandon()
+    def restart(self, stage: int | None = None, timeout: float | None = None) -> None:
+        """Compile a stage (None: all) again, with fresh tables. Raises StageFailed.
+
+        Steps in flight are given up, after a wait of ``timeout`` seconds at most for each. What
+        still runs then is left to itself, with the tables it uses: the device is likely lost.
+        """
+        self.abandon(timeout)
         for one in self.stages if stage is None else (self.stages[stage],):
             one.compile()
             self._allocate(one)
         self._connect()
 
-    def abandon(self) -> None:
+    def abandon(self, timeout: float | None = None) -> None:
         """Wait for steps in flight and forget them, whatever became of them."""
         for flight in self._flights:
-            flight.abandon()
+            if not flight.abandon(timeout):
+                self._left.append(flight)  # letting go of a request that runs would wait for it
 
     def close(self) -> None:
         """Wait for steps in flight, and let go of requests, tables and compiled stages."""
@@ -222,6 +214,14 @@ class Chain:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _first_not_finite(self, microbatch: int) -> int:
+        """The first stage whose output of the last step holds what is no number."""
+        for stage in self.stages[:-1]:
+            boundary = self._boundaries[microbatch][f"{HIDDEN}{stage.high}"]
+            if not np.isfinite(boundary.data).all():
+                return stage.index
+        return len(self.stages) - 1
 
     def _allocate(self, stage: CompiledStage) -> None:
         factor = self._factor(stage)
@@ -274,41 +274,3 @@ class Chain:
                 shape = [room if size.is_dynamic else size.get_length() for size in sizes]
                 made[name] = ov.Tensor(port.get_element_type(), ov.Shape(shape))
         return made
-
-
-def _kind(tables: Sequence[str]) -> str:
-    attention = any(name.startswith(KV_TABLES) for name in tables)
-    linear = any(name.startswith(STATE_TABLES) for name in tables)
-    if attention and linear:
-        return "both"
-    return "attention" if attention else "linear_attention" if linear else "none"
-
-
-def _profile(
-    stages: Sequence[CompiledStage],
-    kinds: tuple[str, ...],
-    options: ChainOptions,
-    plan: Plan | None,
-) -> ChainProfile:
-    sizes = [stage.block_tokens for stage in stages]
-    block = max((size for size in sizes if size is not None), default=1)
-    for stage, size in zip(stages, sizes, strict=True):
-        if size is not None and block % size:
-            raise BadInput(f"device {stage.device}", size, f"tokens a block do not divide {block}")
-    sequences = options.max_sequences or (plan.max_num_seqs if plan is not None else 4)
-    blocks = options.kv_blocks
-    if blocks is None:
-        assert plan is not None
-        blocks = max(1, useful_blocks(plan) * plan.block_tokens // block)
-    hybrid = any(kind in ("linear_attention", "both") for kind in kinds)
-    last = stages[-1].outputs[LOGITS].get_partial_shape()
-    return ChainProfile(
-        vocab_size=int(last[len(last) - 1].get_length()),
-        layer_kinds=kinds,
-        block_size=block,
-        kv_blocks=blocks,
-        state_blocks=(options.state_blocks or sequences + 1) if hybrid else 0,
-        max_sequences=sequences,
-        max_batch_tokens=options.max_batch_tokens,
-        microbatches=options.microbatches,
-    )

@@ -39,8 +39,10 @@ def cut(paged: PagedModel, partition: Partition) -> list[Piece]:
     as it is. Raises BadModel where something but shapes would cross."""
     pieces: list[Piece] = []
     wanted: set[str] = set()  # shapes that later stages take and no stage gives yet
+    # By number: OpenVINO makes names up as it goes, and a cache of compiled stages looks at them.
+    order = [name(node) for node in paged.model.get_ordered_ops()]
     for stage in reversed(partition.stages):
-        piece = _piece(paged, stage, wanted)
+        piece = _piece(paged, order, stage, wanted)
         pieces.insert(0, piece)
         wanted -= set(piece.gives)
         wanted |= {one for one in piece.takes if one.startswith(SHAPE)}
@@ -48,7 +50,7 @@ def cut(paged: PagedModel, partition: Partition) -> list[Piece]:
     return pieces
 
 
-def _piece(paged: PagedModel, stage: Stage, wanted: set[str]) -> Piece:
+def _piece(paged: PagedModel, order: list[str], stage: Stage, wanted: set[str]) -> Piece:
     model = paged.model.clone()
     nodes = {name(node): node for node in model.get_ordered_ops()}
     beyond: set[str] = set()  # data of earlier layers
@@ -63,11 +65,13 @@ def _piece(paged: PagedModel, stage: Stage, wanted: set[str]) -> Piece:
     if stage.high < len(paged.ends):
         outputs = {f"{HIDDEN}{stage.high}": _same(nodes, paged.ends[stage.high - 1])}
     for want in sorted(wanted):
-        node = nodes[want.removeprefix(SHAPE)]
+        node = nodes[order[int(want.removeprefix(SHAPE))]]
         if not any(name(source) in beyond for source in sources(node)):
             outputs[want] = node.output(0)
-    for node in _shapes_needed(outputs, beyond, paged.source, stage.low):
-        fresh.append(_input(SHAPE + name(node), node.output(0)))
+    needed = _shapes_needed(outputs, beyond, paged.source, stage.low)
+    for number in sorted(order.index(one) for one in needed):
+        node = nodes[order[number]]
+        fresh.append(_input(f"{SHAPE}{number}", node.output(0)))
         redirect(node.output(0), _with_known_sizes(node, fresh[-1]))
     gives = {said: output.get_partial_shape() for said, output in outputs.items()}
     for said, output in outputs.items():
@@ -118,9 +122,9 @@ def _data_of_tokens(model: ov.Model) -> set[str]:
     return found
 
 
-def _shapes_needed(outputs: dict[str, Any], beyond: set[str], source: str, low: int) -> list[Any]:
+def _shapes_needed(outputs: dict[str, Any], beyond: set[str], source: str, low: int) -> set[str]:
     """ShapeOf operations of earlier layers' data that ``outputs`` depend on."""
-    needed: dict[str, Any] = {}
+    needed: set[str] = set()
     seen: set[str] = set()
     waiting = [output.get_node() for output in outputs.values()]
     while waiting:
@@ -132,7 +136,7 @@ def _shapes_needed(outputs: dict[str, Any], beyond: set[str], source: str, low: 
             right = f"of an earlier layer is read behind layer {low}: no cut is possible there"
             raise BadModel(source, name(node), right)
         if kind(node) == "ShapeOf" and any(name(one) in beyond for one in sources(node)):
-            needed[name(node)] = node
+            needed.add(name(node))
         else:
             waiting += sources(node)
-    return [needed[key] for key in sorted(needed)]
+    return needed

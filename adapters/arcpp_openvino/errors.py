@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from arcpp.errors import ArcppError
+import numpy as np
+from numpy.typing import NDArray
+
+from arcpp.errors import ArcppError, NonFinite
 from arcpp.supervise import Fault, classify
 from arcpp.supervise.fault import shortened
 
@@ -26,6 +29,19 @@ class StageFailed(ArcppError):
     def device(self) -> str | None:
         """OpenVINO's name of its device."""
         return self.fault.device
+
+
+class StepNotFinite(NonFinite):
+    """Logits that are not finite: state or KV of their sequences cannot be used any more.
+
+    rows: which. logits: of all rows, as collect() would have returned them; the others are good.
+    stage: the first whose output is not finite.
+    """
+
+    def __init__(self, rows: tuple[int, ...], logits: NDArray[np.float32], stage: int) -> None:
+        self.rows, self.logits = rows, logits
+        shown = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
+        super().__init__(f"logits of rows {shown}, from stage {stage} on", stage=stage)
 
 
 def stage_failed(error: BaseException, *, stage: int, device: str, doing: str) -> StageFailed:

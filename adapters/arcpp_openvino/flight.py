@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -35,24 +36,33 @@ class Flight:
             raise self._stages[0].failed(error, "step") from error
         self.busy = True
 
-    def wait(self) -> None:
-        """Wait for the last stage. Raises StageFailed for the first that failed."""
-        try:
-            for stage, request in zip(self._stages, self._requests, strict=True):
-                if self._unstarted is not None and self._unstarted[0] == stage.index:
-                    raise stage.failed(self._unstarted[1], "step") from self._unstarted[1]
-                try:
-                    request.wait()
-                except RuntimeError as error:
-                    raise stage.failed(error, "step") from error
-        finally:
-            self.busy = False
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait for the last stage, ``timeout`` seconds at most.
 
-    def abandon(self) -> None:
-        """Wait for whatever runs; no result, no error."""
+        Raises StageFailed for the first that failed; for one that does not answer in time too, and
+        the step then stays in flight.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for stage, request in zip(self._stages, self._requests, strict=True):
+            if self._unstarted is not None and self._unstarted[0] == stage.index:
+                self.busy = False
+                raise stage.failed(self._unstarted[1], "step") from self._unstarted[1]
+            try:
+                if deadline is None:
+                    request.wait()
+                elif not request.wait_for(max(0, round(1000 * (deadline - time.monotonic())))):
+                    raise stage.failed(TimeoutError(f"no answer within {timeout:g} s"), "step")
+            except RuntimeError as error:
+                self.busy = False
+                raise stage.failed(error, "step") from error
+        self.busy = False
+
+    def abandon(self, timeout: float | None = None) -> bool:
+        """Wait for whatever runs; no result, no error. False when it still runs after that."""
         if self.busy:
             with suppress(StageFailed):
-                self.wait()
+                self.wait(timeout)
+        return not self.busy
 
     def _pass_on(self, index: int, _: object) -> None:
         """Start stage ``index``: the one before it has ended well."""

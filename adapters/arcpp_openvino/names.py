@@ -27,7 +27,7 @@ POSITIONS = {"position_ids", "cache_position"}
 KV_TABLES = ("key_cache.", "value_cache.")
 STATE_TABLES = ("conv_state_table.", "gated_delta_state_table.")
 TABLES = KV_TABLES + STATE_TABLES
-#: What crosses cuts: the hidden state before layer N, and shapes by their operation.
+#: What crosses cuts: the hidden state before layer N, and shapes by their operation's number.
 HIDDEN, SHAPE = "hidden.", "shape:"
 LOGITS = "logits"
 

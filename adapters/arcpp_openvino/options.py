@@ -21,8 +21,10 @@ class ChainOptions:
     max_sequences: requests in a step at most. max_batch_tokens: tokens in a step at most, for which
     the boundary's buffers are made. microbatches: steps in flight at once. precision: of
     computation (INFERENCE_PRECISION_HINT). kv_cache_precision: one of KV_PRECISIONS.
-    cache_dir: where compiled stages are kept. max_model_len: tokens one request must be able to
-    have, for the plan. margin: bytes left free on every device. properties: of OpenVINO, by
+    cache_dir: where compiled stages are kept (OpenVINO 2026.4's CPU plugin does not
+    read back those with attention layers). max_model_len: tokens one request must be able to
+    have, for the plan. margin: bytes left free on every device. check_finite: look for logits that
+    are not finite after every step. properties: of OpenVINO, by
     device name, and under "" for all devices; they win over everything else here.
     """
 
@@ -36,6 +38,7 @@ class ChainOptions:
     cache_dir: Path | None = None
     max_model_len: int | None = None
     margin: int | None = None
+    check_finite: bool = True
     properties: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -55,7 +58,7 @@ class ChainOptions:
 
     def config(self, device: str) -> dict[str, object]:
         """Properties a stage is compiled with on ``device``."""
-        found: dict[str, object] = {"PERFORMANCE_HINT": "LATENCY"}
+        found: dict[str, object] = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
         if self.precision is not None:
             found["INFERENCE_PRECISION_HINT"] = self.precision
         if self.kv_cache_precision is not None:

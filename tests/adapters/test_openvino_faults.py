@@ -19,7 +19,7 @@ from arcpp.errors import BadInput, BadModel, DoesNotFit
 from arcpp.supervise import FaultKind
 from arcpp_openvino.batch import StepBatch
 from arcpp_openvino.chain import Chain
-from arcpp_openvino.errors import StageFailed
+from arcpp_openvino.errors import StageFailed, StepNotFinite
 from arcpp_openvino.folder import check_tokenizers, open_folder
 from arcpp_openvino.options import ChainOptions
 from tests.support.openvino_chain import (
@@ -265,3 +265,38 @@ def test_names_that_tell_nothing(folder: Path) -> None:
     xml.write_text(text.replace("layers.5/aten::add/Add_1", "layers.5/other"), encoding="utf-8")
     with pytest.raises(BadModel, match="do not tell where decoder layers end"):
         Chain.from_folder(folder, ("CPU",), (8,), ChainOptions(kv_blocks=8))
+
+
+def test_a_stage_that_does_not_answer_in_time(chain: Chain) -> None:
+    """The step stays in flight, and can still be waited for."""
+    asked = requests(chain, [prompts()[-1]], 1)
+    chain.submit(batch_of(chain, asked))
+    with pytest.raises(StageFailed, match=r"^StageStalled on CPU \(stage \d\): .*within 0 s"):
+        chain.collect(timeout=0)
+    with pytest.raises(ValueError, match="collect it first"):
+        chain.submit(batch_of(chain, asked))
+    assert chain.collect(timeout=60).argmax() == expected()[-1][0]
+
+
+def test_what_still_runs_is_left_to_itself(chain: Chain) -> None:
+    chain.submit(batch_of(chain, requests(chain, [prompts()[-1]], 1)))
+    chain.restart(timeout=0)
+    assert greedy(chain, prompts()[:2], 4) == [output[:4] for output in expected()[:2]]
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_values_that_are_no_numbers(chain: Chain, stage: int) -> None:
+    """A poisoned state of one sequence: its row is named, and the stage; the other row is good."""
+    asked = requests(chain, prompts()[:2], 2)
+    after(asked, chain.run(batch_of(chain, asked)))
+    poisoned = next(iter(chain.stages[stage].tables[name] for name in _states(chain, stage)))
+    poisoned.data[asked[1].state] = np.nan
+    with pytest.raises(StepNotFinite, match=f"logits of rows 1, from stage {stage} on") as found:
+        chain.run(batch_of(chain, asked))
+    poisoned.data[asked[1].state] = 0
+    assert (found.value.rows, found.value.stage) == ((1,), stage)
+    assert found.value.logits[0].argmax() == expected()[0][1]
+
+
+def _states(chain: Chain, stage: int) -> list[str]:
+    return [name for name in chain.stages[stage].tables if name.startswith("gated_delta")]
