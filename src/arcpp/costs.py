@@ -9,7 +9,13 @@ from itertools import accumulate
 from .devices import Device
 from .memory.layout import CacheLayout
 from .memory.placement import stage_roles
-from .memory.workspace import activation_bytes, delta_workspace, logits_bytes, rope_bytes
+from .memory.workspace import (
+    activation_bytes,
+    delta_workspace,
+    logits_bytes,
+    processor_activation_bytes,
+    rope_bytes,
+)
 from .problem import Need
 from .profile.model import ModelProfile
 from .request import PlanRequest
@@ -55,6 +61,7 @@ class Costs:
                 len(devices),
                 dropped=request.dropped_roles,
                 spec_tokens=request.spec_tokens,
+                vision=request.host != "openvino",
             )
             for index in range(len(devices))
         ]
@@ -63,7 +70,12 @@ class Costs:
         head = profile.roles["embed"] if profile.tied else tail.get("lm_head", 0)
         self._tail_active = tail.get("final_norm", 0) + head
         tokens = request.batched_tokens
-        self._activations = activation_bytes(profile, tokens)
+        self._activations = [
+            processor_activation_bytes(profile, tokens)
+            if request.host == "openvino" and (device.is_cpu or request.platform == "cpu")
+            else activation_bytes(profile, tokens)
+            for device in devices
+        ]
         self._delta = 0 if profile.delta is None else delta_workspace(profile.delta, tokens)
         self._rope = rope_bytes(profile)
         self._sequences = request.sequences
@@ -108,7 +120,7 @@ class Costs:
         return self._active[high] - self._active[low] + tail
 
     def _workspace(self, index: int, low: int, high: int) -> int:
-        size = self._activations
+        size = self._activations[index]
         if self._recurrent[high] > self._recurrent[low]:
             size += self._delta
         if self._attending[high] > self._attending[low]:

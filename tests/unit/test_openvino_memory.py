@@ -142,3 +142,27 @@ def test_drafts_need_slots_and_blocks() -> None:
     plan = make_plan(profile, cards, request)
     assert plan.stages[0].state_bytes == (5 * 3 + 1) * (4 * 8 * 8 * 4 + 4 * 10 * 4)
     assert [stage.bytes_per_block for stage in plan.stages] == [0, 2 * GPU_BLOCK]
+
+
+def test_the_vision_tower_is_not_loaded() -> None:
+    """The engine is for text; vLLM loads it whatever is asked."""
+    roles = {"embed": MiB, "vision": 5 * MiB, "final_norm": 2, "lm_head": MiB}
+    seen = {}
+    for host in ("openvino", "vllm"):
+        request = dataclasses.replace(REQUEST, host=host)
+        plan = make_plan(model(roles=roles), [device("GPU.0", GiB)], request)
+        seen[host] = plan.stages[0].roles, plan.stages[0].weights_bytes
+    assert seen["vllm"][1] - seen["openvino"][1] == 5 * MiB
+    assert "vision" not in seen["openvino"][0]
+
+
+def test_a_processor_computes_in_float32() -> None:
+    """And keeps more than one layer's activations; a card is not known to."""
+    request = dataclasses.replace(REQUEST, max_num_batched_tokens=512)
+    wide = model(widths=4096, hidden_size=1024)
+    found = [
+        make_plan(wide, [device(name, 16 * GiB)], request).stages[0].workspace_bytes
+        for name in ("CPU", "GPU.0")
+    ]
+    logits = 8
+    assert (found[0] - logits) == (found[1] - logits) * 2 * 9 // 4

@@ -10,17 +10,24 @@ DROPPED: frozenset[str] = frozenset({"embed", "lm_head", "vision"})
 
 
 def stage_roles(
-    profile: ModelProfile, index: int, stages: int, *, dropped: frozenset[str], spec_tokens: int
+    profile: ModelProfile,
+    index: int,
+    stages: int,
+    *,
+    dropped: frozenset[str],
+    spec_tokens: int,
+    vision: bool = True,
 ) -> dict[str, int]:
     """Role -> bytes on stage ``index``, in the order of ROLES.
 
     A tied lm_head on a last stage that is not the first is a copy of the embedding, and the
     draft layers of the last stage read the embedding too: neither copy can be dropped.
+    vision: whether the host loads the vision tower (our OpenVINO engine is for text).
     """
     first, last = index == 0, index == stages - 1
     here: set[str] = set()
     if first:
-        here |= {"embed", "vision"}
+        here |= {"embed", "vision"} if vision else {"embed"}
     if last:
         here |= {"final_norm", "lm_head"}
         if spec_tokens and "mtp" in profile.roles:
