@@ -15,7 +15,7 @@ help:
 	@echo "make demo   serve the bundled hybrid model through vLLM on two CPU stages and ask it"
 	@echo "make demo-instruct   the same with a real instruct model (fetches about 100 MB)"
 	@echo "make demo-openvino   the same model as OpenVINO IR, through arcpp gateway on two CPU stages"
-	@echo "make test   lint, types, layers, docs checks and all tests (30 to 45 minutes on two cores)"
+	@echo "make test   lint, types, layers, docs checks and all tests (45 to 60 minutes on two cores)"
 	@echo "make lint   the part of it that takes seconds"
 	@echo "make bench  measure, and rewrite docs/benchmarks.md"
 	@echo "make chaos  lose stages at random under load (SEED=1 FAULTS=20 STAGES=2); runs add up"
