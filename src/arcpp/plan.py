@@ -19,8 +19,9 @@ class StagePlan:
 
     roles: what the stage holds beside layers. kv_bytes and state_bytes share one pool in vLLM:
     state is the part that recurrent state takes when as many requests of the effective length
-    run as fit (one at least). total_bytes: weights, KV, state and workspace. free_bytes: before
-    margin and reserve; memory_source: where it comes from. unused_bytes: free - reserve - margin
+    run as fit (one at least). total_bytes: weights, KV, state and workspace. device_bytes:
+    all memory of the device; free_bytes: before margin and reserve; memory_source: where they
+    come from. unused_bytes: free - reserve - margin
     - totals of all stages on the device. kv_available_bytes: what the stage may spend on its
     pool; num_blocks: blocks that would hold, of which the pool uses the least over all stages.
     """
@@ -37,6 +38,7 @@ class StagePlan:
     margin_bytes: int
     reserve_bytes: int
     total_bytes: int
+    device_bytes: int
     free_bytes: int
     unused_bytes: int
     memory_source: str
@@ -62,6 +64,7 @@ class StagePlan:
             "margin_bytes": self.margin_bytes,
             "reserve_bytes": self.reserve_bytes,
             "total_bytes": self.total_bytes,
+            "device_bytes": self.device_bytes,
             "free_bytes": self.free_bytes,
             "unused_bytes": self.unused_bytes,
             "memory_source": self.memory_source,

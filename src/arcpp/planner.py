@@ -210,6 +210,7 @@ class Planning:
             margin_bytes=self.request.margin_of(device),
             reserve_bytes=device.memory.reserve + self.request.reserves.get(device.name, 0),
             total_bytes=use.weights + use.workspace + use.state + pool,
+            device_bytes=device.memory.total,
             free_bytes=device.memory.free,
             unused_bytes=0,
             memory_source=device.memory.source,

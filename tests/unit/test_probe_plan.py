@@ -63,12 +63,21 @@ def test_cards_come_in_pci_order_with_the_numbers_of_both_hosts(
     assert "xpu:1: Intel(R) Arc(TM) Pro B70 Graphics at 0000:03:00.0" in out
     assert "vLLM --device-ids 1, OpenVINO GPU.2" in out
     assert "for vLLM in this order: --device-ids 1,0" in out
+    words = " ".join(out.split())
+    assert "devices (total, free, reserve): xpu:1 12.00, 11.00, 0.00; xpu:0 12.00, 9.00, 0.00" in (
+        words
+    )
+    assert "not used (integrated, used when named): GPU.0: Intel(R) Graphics (iGPU)" in words
     result = json.loads(plan(capsys, "--json")[1])
     assert [stage["device"] for stage in result["stages"]] == ["xpu:1", "xpu:0"]
     assert [stage["free_bytes"] for stage in result["stages"]] == [12 * GiB - GiB, 9 * GiB]
     assert result["stages"][1]["memory_source"] == "torch.accelerator"
     assert result["vllm_args"][-2:] == ["--device-ids", "1,0"]
     assert [card["pci"] for card in result["devices"]] == ["0000:03:00.0", "0000:83:00.0"]
+    assert [card["pci"] for card in result["devices_not_used"]] == ["0000:00:02.0"]
+    assert [stage["device_bytes"] for stage in result["stages"]] == [12 * GiB, 12 * GiB]
+    named = json.loads(plan(capsys, "--device", "xpu:0", "--json")[1])
+    assert named["devices_not_used"] == []
 
 
 def test_openvino_has_numbers_of_its_own(

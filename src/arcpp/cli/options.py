@@ -134,6 +134,11 @@ def cards_of(
     return found if len(found) == len(devices) else []
 
 
+def not_used(cards: Sequence[FoundDevice]) -> list[FoundDevice]:
+    """What this machine has beside ``cards``, where they were found on it."""
+    return [card for card in this_machine().devices if card not in cards] if cards else []
+
+
 def given_options(context: click.Context) -> set[str]:
     """Names of the options that were written, on the command line or otherwise."""
     source = context.get_parameter_source

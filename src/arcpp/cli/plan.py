@@ -13,23 +13,21 @@ import click
 
 from arcpp.devices import Device
 from arcpp.errors import BadInput, DoesNotFit
-from arcpp.explain import Alternative, alternatives, explain_lines
-from arcpp.fromlog import Row, compare, rows_text
+from arcpp.explain import alternatives
+from arcpp.fromlog import Row, compare
 from arcpp.hooks import Hooks, hooks_for
-from arcpp.logsettings import option_text
 from arcpp.plan import Plan
 from arcpp.probe import FoundDevice
-from arcpp.probe.choose import device_ids, numbering
+from arcpp.probe.choose import device_ids
 from arcpp.profile import ModelProfile
 from arcpp.reorder import best_order
 from arcpp.request import PlanRequest
 from arcpp.settings import read_settings
 from arcpp.startlog import StartLog, read_log
 from arcpp.units import size_span
-from arcpp.vllm_args import command_lines
-from arcpp.warn import mixes_processor
 
-from .options import build_request, cards_of, devices_of, given_options
+from .answer import Answer, refusal_json, refusal_text
+from .options import build_request, cards_of, devices_of, given_options, not_used
 from .plan_options import with_options
 
 
@@ -98,9 +96,9 @@ def _answer(
         plan, request = _planned(hooks, profile, devices, request, log)
     except DoesNotFit as error:
         if as_json:
-            click.echo(json.dumps(_refusal_json(error, request)))
+            click.echo(json.dumps(refusal_json(error, request)))
         elif error.needs:
-            click.echo(_needs_text(error))
+            click.echo(refusal_text(error))
         raise
     hooks.plan_made(plan, None)
     cards = cards_of(options["device"], devices, request)
@@ -115,20 +113,22 @@ def _answer(
         from arcpp.picture import write_svg
 
         write_svg(plan, svg)
-    rows: tuple[Row, ...] = ()
+    rows = None
     if log is not None:
         rows = _compared(hooks, profile, devices, request, plan=plan, log=log)
     neighbours = alternatives(profile, devices, request, plan, hooks.plan) if explain else None
-    if as_json:
-        click.echo(json.dumps(_json(plan, cards, neighbours, None if log is None else rows, taken)))
-        return 0
-    lines = _cards_text(devices, cards)
-    lines += [] if neighbours is None else explain_lines(plan, neighbours)
-    lines += _taken_text(taken)
-    lines = [_text(plan), *_wrapped(lines)]
-    lines += rows_text(rows) if rows else ()
-    lines += _command_text(model, plan, devices, request) if log is None else ()
-    click.echo("\n".join(lines))
+    answer = Answer(
+        model=model,
+        plan=plan,
+        request=request,
+        devices=devices,
+        cards=cards,
+        rest=[] if options["device"] else not_used(cards),
+        neighbours=neighbours,
+        rows=rows,
+        taken=taken,
+    )
+    click.echo(json.dumps(answer.to_json()) if as_json else answer.to_text())
     return 0
 
 
@@ -146,25 +146,6 @@ def _planned(
         return plan, request
     request = log.with_processes(request, plan)
     return replace(hooks.plan(profile, devices, request), host_args=plan.host_args), request
-
-
-def _json(
-    plan: Plan,
-    cards: Sequence[FoundDevice],
-    neighbours: Sequence[Alternative] | None,
-    rows: Sequence[Row] | None,
-    taken: Mapping[str, object],
-) -> dict[str, Any]:
-    """The plan's object, with what was probed, explained and compared where it was."""
-    result = plan.to_json()
-    if cards:
-        result["devices"] = [card.to_json() for card in cards]
-    if neighbours is not None:
-        result["explain"] = [other.to_json() for other in neighbours]
-    if rows is not None:
-        result["log"] = [row.to_json() for row in rows]
-        result["log_options"] = dict(taken)
-    return result
 
 
 def _rounded(
@@ -219,73 +200,3 @@ def _platform(devices: Sequence[Device]) -> str | None:
 def _order_arguments(cards: Sequence[FoundDevice], request: PlanRequest) -> tuple[str, ...]:
     """What makes the host use ``cards`` in this order."""
     return device_ids(cards) if request.host == "vllm" else ()
-
-
-def _cards_text(devices: Sequence[Device], cards: Sequence[FoundDevice]) -> list[str]:
-    """Which card each device is, where its figures come from, and both hosts' numbering."""
-    lines = []
-    for device, card in zip(devices, cards, strict=False):
-        which, _, numbers = numbering(card, device.name).partition(", ")
-        lines += [which, f"  {numbers}"] if numbers else [which]
-        lines += [f"  free memory from {device.memory.source}"]
-        lines += [f"  {card.verdict.doubt}"] if card.verdict.doubt else []
-    order = device_ids(cards)
-    if order:
-        lines.append(f"for vLLM in this order: {' '.join(order)}")
-    return lines
-
-
-def _taken_text(taken: Mapping[str, object]) -> list[str]:
-    """Which options were not given but taken from the log."""
-    shown = ", ".join(option_text(name, value) for name, value in taken.items())
-    return [f"as the log says: {shown}"] if taken else []
-
-
-def _command_text(
-    model: str, plan: Plan, devices: Sequence[Device], request: PlanRequest
-) -> list[str]:
-    """The command to copy; nothing where vLLM could not run the plan. A bare config.json is no
-    model to serve: MODEL stands for the folder. Reserves are for the reader to name: the server's
-    devices need not be called as the plan's."""
-    if not plan.host.startswith("vllm") or mixes_processor(tuple(devices)):
-        return []
-    folder = model if Path(model).is_dir() else "MODEL"
-    kept = " with ARCPP_RESERVE=NAME=SIZE for what is reserved" if request.reserves else ""
-    return [f"to run it{kept}:", *command_lines(folder, plan, _width())]
-
-
-def _width() -> int:
-    from arcpp.report import WIDTH
-
-    return WIDTH
-
-
-def _refusal_json(error: DoesNotFit, request: PlanRequest) -> dict[str, Any]:
-    """The object printed by --json when nothing fits."""
-    return {
-        "fits": False,
-        "host": f"{request.host}@{request.version}" if request.version else request.host,
-        "stage": error.stage,
-        "device": error.device,
-        "missing_bytes": error.missing_bytes,
-        "nearest": error.nearest,
-        "message": str(error),
-    }
-
-
-def _needs_text(error: DoesNotFit) -> str:
-    from arcpp.report import needs_text
-
-    return needs_text(error.needs)
-
-
-def _wrapped(lines: Sequence[str]) -> list[str]:
-    from arcpp.report import wrapped
-
-    return wrapped(lines)
-
-
-def _text(plan: Plan) -> str:
-    from arcpp.report import plan_text
-
-    return plan_text(plan)
