@@ -91,7 +91,7 @@ class Chain:
         self.states: ChainStates | None = None
         self._boundaries: list[dict[str, Any]] = []
         self._flights: list[Flight] = []
-        self._left: list[Flight] = []
+        self._left: list[object] = []
         self._inputs = [self._step_inputs() for _ in range(options.microbatches)]
         blocks = [self.profile.kv_blocks * self._factor(stage) for stage in self.stages]
         check_room(self.stages, blocks, self.profile.state_blocks)
@@ -181,20 +181,29 @@ class Chain:
     def restart(self, stage: int | None = None, timeout: float | None = None) -> None:
         """Compile a stage (None: all) again, with fresh tables. Raises StageFailed.
 
-        Steps in flight are given up, after a wait of ``timeout`` seconds at most for each. What
-        still runs then is left to itself, with the tables it uses: the device is likely lost.
+        Steps in flight are given up, after a wait of ``timeout`` seconds at most for each. One that
+        still runs then is left to itself with all that it uses, and every stage is renewed.
         """
-        self.abandon(timeout)
-        for one in self.stages if stage is None else (self.stages[stage],):
+        ended = self.abandon(timeout)
+        for one in (self.stages[stage],) if ended and stage is not None else self.stages:
             one.compile()
             self._allocate(one)
         self._connect()
 
-    def abandon(self, timeout: float | None = None) -> None:
-        """Wait for steps in flight and forget them, whatever became of them."""
-        for flight in self._flights:
+    def abandon(self, timeout: float | None = None) -> bool:
+        """Wait for steps in flight and forget them, whatever became of them.
+
+        False where one still runs after ``timeout`` seconds: only restart() helps then.
+        """
+        ended = True
+        for number, flight in enumerate(self._flights):
             if not flight.abandon(timeout):
-                self._left.append(flight)  # letting go of a request that runs would wait for it
+                ended = False
+                # Kept: letting go of a request that runs would wait for it.
+                self._left.append((flight, self._inputs[number], self._boundaries[number]))
+                self._inputs[number] = self._step_inputs()
+                self._boundaries[number] = self._made_boundaries()
+        return ended
 
     def close(self) -> None:
         """Wait for steps in flight, and let go of requests, tables and compiled stages."""

@@ -14,10 +14,16 @@ from arcpp_openvino.inputs import smaller_blocks
 from arcpp_openvino.options import ChainOptions
 from tests.support.openvino_chain import HYBRID, MODELS, greedy, prompts
 
+QWEN = MODELS / "tiny-ov" / "qwen3-f16"
 
-@pytest.mark.parametrize("precision", [None, "u8", "u4", "f16", "f32"])
+
 @pytest.mark.parametrize(
-    ("model", "partition"), [(HYBRID, (3, 5)), (MODELS / "tiny-ov/qwen3-f16", (1, 2))]
+    ("model", "partition", "precision"),
+    [
+        (HYBRID, (3, 5), None),
+        *((QWEN, (1, 2), precision) for precision in ("u8", "u4", "f16", "f32")),
+    ],
+    ids=str,
 )
 def test_tables_are_as_large_as_planned(
     model: Path, partition: tuple[int, ...], precision: str | None
