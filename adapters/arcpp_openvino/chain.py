@@ -48,7 +48,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from arcpp.errors import StateCorrupt
-from arcpp.hooks import hooks_for
+from arcpp.hooks import Hooks, hooks_for
 from arcpp.partition import Partition, check_partition
 from arcpp.plan import Plan
 from arcpp.settings import read_settings
@@ -106,8 +106,9 @@ class Chain:
         devices: Sequence[str] = ("CPU",),
         partition: Sequence[int] | None = None,
         options: ChainOptions = ChainOptions(),  # noqa: B008 (frozen)
+        hooks: Hooks | None = None,
     ) -> Self:
-        """Plan, cut, compile and preallocate.
+        """Plan, cut, compile and preallocate. hooks: None for those that ``ARCPP_*`` set.
 
         Raises BadModel, BadInput, DoesNotFit, each one line; StageFailed where OpenVINO does not
         compile or allocate what should be.
@@ -119,7 +120,9 @@ class Chain:
         counts = None if partition is None else tuple(partition)
         plan = None
         if counts is None or options.kv_blocks is None:
-            plan = plan_chain(hooks_for(read_settings()), folder, names, counts, options)
+            hooks = hooks or hooks_for(read_settings())
+            plan = plan_chain(hooks, folder, names, counts, options)
+            hooks.plan_made(plan, 0)
             counts = plan.partition.counts
         paged = paged_model(core, folder)
         assert counts is not None

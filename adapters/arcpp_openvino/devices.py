@@ -6,12 +6,13 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from arcpp.devices import Device, DeviceMemory
+from arcpp.devices import Device
 from arcpp.errors import BadInput
-from arcpp.probe import FoundDevice
+from arcpp.probe import FoundDevice, Reading
 from arcpp.probe.choose import CPU, named_device
 from arcpp.probe.host_memory import cpu_reading
 from arcpp.probe.machine import this_machine
+from arcpp.settings import Settings
 
 _ONE = re.compile(r"(?:CPU|GPU(?:\.\d{1,3})?)", re.ASCII)
 
@@ -37,19 +38,27 @@ def _checked(device: str, here: Sequence[str]) -> str:
     raise BadInput("device", device, right)
 
 
-def planner_devices(devices: Sequence[str]) -> list[Device]:
-    """``devices`` with their memory, for the planner. Raises BadInput where it is not known."""
+def planner_devices(devices: Sequence[str], settings: Settings) -> list[Device]:
+    """``devices`` with their memory, measured or set, for the planner.
+
+    Raises BadInput where it is neither.
+    """
     cpu = cpu_reading()
     found: Sequence[FoundDevice] = ()
     if any(device != "CPU" for device in devices):
         found = this_machine().devices
-    return [_with_memory(device, found, cpu) for device in devices]
+    return [_with_memory(device, found, cpu, settings) for device in devices]
 
 
-def _with_memory(device: str, found: Sequence[FoundDevice], cpu: Any) -> Device:
+def _with_memory(
+    device: str, found: Sequence[FoundDevice], cpu: Reading, settings: Settings
+) -> Device:
     name = CPU if device == "CPU" else "GPU.0" if device == "GPU" else device
-    seen = named_device(name, found, "openvino", cpu)
-    if seen.memory == DeviceMemory(0, 0, source=seen.memory.source):
-        right = f"bytes of memory can be believed ({seen.memory.source}): give partition and blocks"
-        raise BadInput(f"device {device}", 0, right)
+    seen = settings.declared(named_device(name, found, "openvino", cpu, settings.reserve))
+    if seen.memory.total <= 0:
+        right = (
+            f"bytes of memory can be believed ({seen.memory.source}): set device_memory, "
+            "or give partition and blocks"
+        )
+        raise BadInput(f"device {device}", seen.memory.total, right)
     return seen

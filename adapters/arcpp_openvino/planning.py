@@ -25,7 +25,8 @@ def plan_chain(
 ) -> Plan:
     """The plan for ``devices``, one per stage. Raises DoesNotFit, BadInput, BadModel."""
     settings = hooks.settings
-    found = [settings.declared(device) for device in planner_devices(devices)]
+    found = planner_devices(devices, settings)
+    settings.check_device_memory(found)
     request = PlanRequest(
         host="openvino",
         partition=partition,

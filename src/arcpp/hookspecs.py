@@ -74,8 +74,8 @@ def arcpp_plan_made(plan: Plan, settings: Settings, stage: int | None) -> None:
     """Told of the plan that will run, after all stages agreed and before weights are read.
 
     plan: what all stages agreed on. settings: of this process. stage: index of this process's
-    stage; None in ``arcpp plan``, where nothing will run. What is raised ends the start. Every
-    stage waits for it, so it should not block.
+    stage, 0 where one process has all of them; None in ``arcpp plan``, where nothing will run.
+    What is raised ends the start. Every stage waits for it, so it should not block.
     """
 
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-pytest.importorskip("numpy", reason="the OpenVINO engine needs numpy")
-pytest.importorskip("openvino", reason="openvino is not installed: its engine is not tested")
+np = pytest.importorskip("numpy", reason="the OpenVINO engine needs numpy")
+ov = pytest.importorskip("openvino", reason="openvino is not installed: its engine is not tested")
 
+from arcpp.errors import BadInput
+from arcpp.hooks import hooks_for
+from arcpp.probe import Reading
+from arcpp.settings import read_settings
 from arcpp_openvino.chain import Chain
 from arcpp_openvino.inputs import smaller_blocks
 from arcpp_openvino.options import ChainOptions
+from arcpp_openvino.tables import allocate
 from tests.support.openvino_chain import HYBRID, MODELS, greedy, prompts
 
 QWEN = MODELS / "tiny-ov" / "qwen3-f16"
@@ -49,6 +55,47 @@ def test_a_planned_chain_runs() -> None:
         assert len(greedy(chain, prompts()[:2], 4)[0]) == 4
 
 
+def test_memory_of_a_processor_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows. It can be set, or partition and blocks given instead of a plan."""
+    unread = Reading("/proc/meminfo", error="cannot be read")
+    for module in ("devices", "room"):
+        monkeypatch.setattr(f"arcpp_openvino.{module}.cpu_reading", lambda: unread)
+    with pytest.raises(BadInput, match=r"device CPU: 0 .* set device_memory, or give partition"):
+        Chain.from_folder(QWEN, ("CPU",))
+    Chain.from_folder(QWEN, ("CPU",), (3,), ChainOptions(kv_blocks=4)).close()
+    monkeypatch.setenv("ARCPP_DEVICE_MEMORY", "cpu=1GiB")
+    with Chain.from_folder(QWEN, ("CPU",), None, ChainOptions(max_model_len=64)) as chain:
+        assert chain.profile.kv_blocks == 4 * 2
+
+
+def test_hooks_are_told_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    hooks, told = hooks_for(read_settings()), []
+    monkeypatch.setattr(hooks, "plan_made", lambda plan, stage: told.append((plan, stage)))
+    options = ChainOptions(max_model_len=64)
+    with Chain.from_folder(QWEN, ("CPU", "CPU"), (1, 2), options, hooks) as chain:
+        assert told == [(chain.plan, 0)]
+
+
+def test_tables_of_a_card_are_of_its_own_context() -> None:
+    """By a stand-in of OpenVINO: no card was there to run it."""
+    made: list[Any] = []
+
+    class Context:
+        def __init__(self, device: str) -> None:
+            self.device = device
+
+        def create_tensor(self, kind: Any, shape: Any, properties: dict[str, Any]) -> Any:
+            made.append((self.device, kind, list(shape), properties))
+            return f"tensor {len(made)}"
+
+    class Core:
+        get_default_context = staticmethod(Context)
+
+    shapes = {"key_cache.0": (ov.Type.u8, [9, 2, 20, 16])}
+    assert allocate(Core(), "GPU.1", shapes) == {"key_cache.0": "tensor 1"}
+    assert made == [("GPU.1", ov.Type.u8, [9, 2, 20, 16], {})]
+
+
 def test_a_second_start_takes_stages_from_the_cache(tmp_path: Path) -> None:
     """Names made up on the way do not matter. OpenVINO 2026.4's CPU plugin cannot read back a
     stage with paged attention, and compiles it again; the first stage here has none."""
@@ -64,7 +111,6 @@ def test_a_second_start_takes_stages_from_the_cache(tmp_path: Path) -> None:
 
 
 def test_blocks_of_a_device_with_smaller_ones() -> None:
-    np = pytest.importorskip("numpy")
     blocks = np.array([5, 0, 7], np.int32)
     assert smaller_blocks(blocks, 2).tolist() == [10, 11, 0, 1, 14, 15]
     assert smaller_blocks(blocks, 1) is blocks
