@@ -62,6 +62,15 @@ def _openvino(arrays: Sequence[TensorSpec], places: int) -> StateTables:
     return OpenVinoTables.allocate(arrays, places)
 
 
+def _chain(arrays: Sequence[TensorSpec], places: int) -> StateTables:
+    """As two stages have them, an array each where there are several."""
+    from arcpp.backends.openvino_state import OpenVinoTables
+    from arcpp_openvino.tables import ChainStates
+
+    parts = [part for part in (arrays[:1], arrays[1:]) if part]
+    return ChainStates([OpenVinoTables.allocate(part, places) for part in parts])
+
+
 NULL = Kind("null", NullTables)
 TORCH = Kind(f"torch, {DEVICE}", _torch, "torch")
 KINDS = (
@@ -69,4 +78,5 @@ KINDS = (
     TORCH,
     Kind(f"torch, {DEVICE}, within pages", _strided, "torch"),
     Kind("openvino", _openvino, "openvino"),
+    Kind("openvino, two stages", _chain, "openvino"),
 )
