@@ -38,7 +38,7 @@ def plan_chain(
         reserves=settings.reserves_on(found),
         large_allocations=_large(devices, options),
     )
-    profile = hooks.model_profile(folder.path)
+    profile = hooks.model_profile(folder.path, host="openvino")
     return hooks.plan(profile, found, request)
 
 
