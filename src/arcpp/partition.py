@@ -69,7 +69,7 @@ def check_partition(
     """Refuse a partition that is not for this model and number of stages (BadInput)."""
     if len(partition.counts) != stages:
         parts = len(partition.counts)
-        right = f"has {parts} stage{'' if parts == 1 else 's'}, but there are {stages} to run"
+        right = f"is for {parts} stage{'' if parts == 1 else 's'}, not for {stages}"
         raise BadInput(what, str(partition), right)
     if sum(partition.counts) != layers:
         right = f"adds up to {sum(partition.counts)} layers, but the model has {layers}"

@@ -102,13 +102,6 @@ def _printed(what: object) -> list[str]:
 def _lines(plan: Plan) -> list[str]:
     binding = plan.stages[plan.binding_stage]
     lines = ["(GiB; margin includes what is reserved for others)"]
-    known = {
-        stage.device: f"{stage.device} {format_gib(stage.device_bytes)}, "
-        f"{format_gib(stage.free_bytes)}, {format_gib(stage.reserve_bytes)}"
-        for stage in plan.stages
-        if stage.memory_source != NOT_GIVEN
-    }
-    lines += [f"devices (total, free, reserve): {'; '.join(known.values())}"] if known else []
     for index, stage in enumerate(plan.stages):
         if stage.roles:
             lines.append(f"stage {index} also holds: {', '.join(stage.roles)}")

@@ -12,10 +12,11 @@ from arcpp.errors import DoesNotFit
 from arcpp.explain import Alternative, explain_lines
 from arcpp.fromlog import Row, rows_text
 from arcpp.logsettings import option_text
-from arcpp.plan import Plan
+from arcpp.plan import NOT_GIVEN, Plan
 from arcpp.probe import FoundDevice
 from arcpp.probe.choose import device_ids, name_of, numbering
 from arcpp.request import PlanRequest
+from arcpp.units import format_gib
 from arcpp.vllm_args import command_lines
 from arcpp.warn import mixes_processor
 
@@ -55,13 +56,23 @@ class Answer:
         """For people, at most 80 columns wide."""
         from arcpp.report import plan_text, wrapped
 
-        lines = [*self._cards(), *self._rest()]
+        lines = [*self._memory(), *self._cards(), *self._rest()]
         if self.neighbours is not None:
             lines += explain_lines(self.plan, self.neighbours)
         lines += self._taken()
         lines = [plan_text(self.plan), *wrapped(lines)]
         lines += rows_text(self.rows) if self.rows else ()
         return "\n".join([*lines, *(self._command() if self.rows is None else ())])
+
+    def _memory(self) -> list[str]:
+        """Total, free and reserved memory of each device that somebody described."""
+        known = {
+            stage.device: f"{stage.device} {format_gib(stage.device_bytes)}, "
+            f"{format_gib(stage.free_bytes)}, {format_gib(stage.reserve_bytes)}"
+            for stage in self.plan.stages
+            if stage.memory_source != NOT_GIVEN
+        }
+        return [f"devices (total, free, reserve): {'; '.join(known.values())}"] if known else []
 
     def _cards(self) -> list[str]:
         """Which card each device is, where its figures come from, and both hosts' numbering."""

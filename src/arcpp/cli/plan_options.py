@@ -71,7 +71,10 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "help": "What the best split has most of; decode keeps room for 8192 tokens or N.",
         },
     ),
-    (("--reorder",), {"is_flag": True, "help": "Try the cards in every order."}),
+    (
+        ("--reorder",),
+        {"is_flag": True, "help": "Try the cards in every order (720 that differ at most)."},
+    ),
     (
         ("--large-allocations",),
         {"is_flag": True, "help": "OpenVINO: GPU_ENABLE_LARGE_ALLOCATIONS is on."},
