@@ -254,7 +254,7 @@ def _check(profile: ModelProfile, devices: tuple[Device, ...], request: PlanRequ
     for device in devices:
         check_memory(device.name, device.memory.total, device.memory.free)
         if by_name.setdefault(device.name, device) != device:
-            right = "is described twice, differently: repeat it for a second stage, or rename a card"
+            right = "is described twice, differently: repeat it for more stages, or rename a card"
             raise BadInput("device", device.name, right)
     for name in request.reserves:
         if name not in by_name:
