@@ -136,7 +136,14 @@ class Engine:
         scheduler = Scheduler(blocks, limits, pool(), prefix_caching=options.prefix_caching)
         policy = RestartPolicy(settings.restart_budget, settings.restart_window, backoff=1.0)
         recovery = Recovery(chain, pool, policy, hooks_for(settings))
-        self._loop = Loop(chain, scheduler, tokenizer, recovery, hybrid=profile.hybrid)
+        self._loop = Loop(
+            chain,
+            scheduler,
+            tokenizer,
+            recovery,
+            hybrid=profile.hybrid,
+            step_timeout=settings.step_timeout,
+        )
         self._numbers = itertools.count()
         held = profile.kv_blocks * profile.block_size
         self.max_model_len = min(options.max_model_len or held, held)

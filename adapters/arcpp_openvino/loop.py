@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arcpp.errors import ArcppError, NonFinite
+from arcpp.supervise import StepDeadline
 
 from .batch import SequenceStep, StepBatch, step_batch
 from .errors import StageFailed
@@ -25,6 +26,9 @@ from .sampling import pick
 from .scheduler import Part, Scheduler
 from .text import Detokenizer, Tokenizer
 
+# As settings.step_timeout says. A first step may compile kernels.
+_FLOOR_S, _CEILING_S = 30.0, 300.0
+
 logger = logging.getLogger("arcpp.openvino")
 
 
@@ -32,7 +36,7 @@ class Steps(Protocol):
     """What the loop needs of a chain; see chain.Chain."""
 
     def submit(self, batch: StepBatch, microbatch: int = 0) -> None: ...
-    def collect(self, microbatch: int = 0) -> NDArray[np.float32]: ...
+    def collect(self, microbatch: int = 0, timeout: float | None = None) -> NDArray[np.float32]: ...
 
 
 @dataclass
@@ -68,7 +72,10 @@ class Loop:
         recovery: Recovery,
         *,
         hybrid: bool,
+        step_timeout: float | None = None,
     ) -> None:
+        """step_timeout: seconds a step may take before its stage counts as stalled; None: learnt
+        from the steps so far."""
         self.chain, self.scheduler, self.counters = chain, scheduler, Counters()
         self._tokenizer, self._recovery, self._hybrid = tokenizer, recovery, hybrid
         self._new: deque[Running] = deque()
@@ -79,6 +86,8 @@ class Loop:
         self._texts: dict[Running, Detokenizer] = {}
         self._chances: dict[Running, np.random.Generator] = {}
         self._news: list[_News] = []
+        self._limits = StepDeadline(_FLOOR_S, _CEILING_S, fixed=step_timeout)
+        self._began: dict[int, float] = {}  # microbatch -> when its step was submitted
         self._closing: str | None = None  # why no more requests are taken
         self._give_up_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="arcpp-openvino", daemon=True)
@@ -195,6 +204,7 @@ class Loop:
                 return
             microbatch = self._free.pop()
             self._flights[microbatch] = parts
+            self._began[microbatch] = time.monotonic()
             batch = step_batch(
                 [_sequence(part) for part in parts], self.scheduler.blocks.size, hybrid=self._hybrid
             )
@@ -204,7 +214,10 @@ class Loop:
         if not self._flights:
             return
         microbatch, parts = next(iter(self._flights.items()))
-        logits = self.chain.collect(microbatch)
+        count = sum(part.count for part in parts)
+        behind = len(self._flights)  # steps in flight share the stages
+        logits = self.chain.collect(microbatch, self._limits.limit(count) * behind)
+        self._limits.observe(count, time.monotonic() - self._began.pop(microbatch))
         last = [part for part in parts if part.last]
         tokens = (
             pick(
@@ -281,6 +294,7 @@ class Loop:
         failed = self._recovery.judge(error, in_flight)
         states = self._recovery.restart()
         self._flights.clear()
+        self._began.clear()
         self._free = list(range(self.scheduler.limits.microbatches))
         self.scheduler.lost(states)
         for running in failed:

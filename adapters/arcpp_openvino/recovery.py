@@ -15,6 +15,8 @@ from arcpp.supervise import Fault, FaultAction, RestartPolicy, Suspects, classif
 from .errors import StageFailed
 from .request import Running
 
+_PATIENCE_S = 10.0  # for steps still in flight at a restart; one that hangs is left to itself
+
 logger = logging.getLogger("arcpp.openvino")
 
 
@@ -29,7 +31,7 @@ class EngineEnds(ArcppError):
 class Restartable(Protocol):
     """What recovery needs of a chain."""
 
-    def restart(self, stage: int | None = None) -> None: ...
+    def restart(self, stage: int | None = None, timeout: float | None = None) -> None: ...
 
 
 class Recovery:
@@ -93,7 +95,7 @@ class Recovery:
         while True:
             time.sleep(self._delay)
             try:
-                self._chain.restart(self._fault.stage)
+                self._chain.restart(self._fault.stage, _PATIENCE_S)
                 pool = self._pool()
             except ArcppError as error:
                 fault = error.fault if isinstance(error, StageFailed) else classify(error)

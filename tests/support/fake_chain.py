@@ -78,7 +78,8 @@ class FakeChain:
         assert microbatch not in self._flights
         self._flights[microbatch] = batch
 
-    def collect(self, microbatch: int = 0) -> np.ndarray:
+    def collect(self, microbatch: int = 0, timeout: float | None = None) -> np.ndarray:
+        assert timeout is not None
         self._fail_if_told(self._flights[microbatch])
         batch, rows = self._flights.pop(microbatch), []
         self.steps += 1
@@ -112,7 +113,8 @@ class FakeChain:
         row[_next(context, state)] = 1
         return [row]
 
-    def restart(self, stage: int | None = None) -> None:
+    def restart(self, stage: int | None = None, timeout: float | None = None) -> None:
+        assert timeout is not None
         self.restarts.append(stage)
         self.kv[:] = -1
         self._flights.clear()
