@@ -6,6 +6,11 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# Hypothesis would fail an example after 200 ms: no test asks how fast the machine is.
+settings.register_profile("arcpp", deadline=None)
+settings.load_profile("arcpp")
 
 _OURS = ("ARCPP_", "VLLM_PP_")
 
