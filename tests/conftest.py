@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Hypothesis would fail an example after 200 ms: no test asks how fast the machine is.
-settings.register_profile("arcpp", deadline=None)
+settings.register_profile("arcpp", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("arcpp")
 
 _OURS = ("ARCPP_", "VLLM_PP_")
