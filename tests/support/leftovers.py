@@ -49,13 +49,21 @@ def look(session: int, folder: Path, before: set[str], *, patience: float) -> Le
     deadline = time.monotonic() + patience
     while True:
         left = Leftovers(
-            [f"{p.pid} {' '.join(p.cmdline())[:120]}" for p in processes_of(session)],
+            [_described(process) for process in processes_of(session)],
             sorted(shared_memory() - before - used_by_others(session)),
             sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if _matters(path)),
         )
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.2)
+
+
+def _described(process: psutil.Process) -> str:
+    """Process id and command; it may end while it is looked at."""
+    try:
+        return f"{process.pid} {' '.join(process.cmdline())[:120]}"
+    except psutil.Error:
+        return f"{process.pid} (ending)"
 
 
 def used_by_others(session: int) -> set[str]:
@@ -76,7 +84,11 @@ def listening(session: int) -> set[str]:
     """Addresses the session's processes listen on, as "address:port"."""
     found = set()
     for process in processes_of(session):
-        for connection in process.net_connections(kind="inet"):
+        try:
+            connections = process.net_connections(kind="inet")
+        except psutil.Error:  # it ended meanwhile
+            continue
+        for connection in connections:
             if connection.status == psutil.CONN_LISTEN:
                 found.add(f"{connection.laddr.ip}:{connection.laddr.port}")
     return found
