@@ -32,7 +32,7 @@ BOUND = 3  # what that memory has blocks for
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[VllmServer]:
-    with VllmServer(HYBRID_MODEL, *ASKED) as server:
+    with VllmServer(HYBRID_MODEL, *ASKED, preloaded=True) as server:
         yield server
 
 
@@ -106,7 +106,8 @@ def test_without_the_bound_more_run_than_there_is_state_for(tmp_path: Path) -> N
         tmp_path, "arcpp_unbound", UNBOUND, group="vllm.general_plugins", function="register"
     )
     path = [str(tmp_path / package), *filter(None, [os.environ.get("PYTHONPATH")])]
-    with VllmServer(HYBRID_MODEL, *ASKED, env={"PYTHONPATH": os.pathsep.join(path)}) as server:
+    env = {"PYTHONPATH": os.pathsep.join(path)}
+    with VllmServer(HYBRID_MODEL, *ASKED, env=env, preloaded=True) as server:
         together, most = ask_all(server)
         preempted = server.metrics("vllm:num_preemptions_total").values()
         said = "arcpp: max_num_seqs" in server.text()

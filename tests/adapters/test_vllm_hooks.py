@@ -50,7 +50,7 @@ def server(installed: Path) -> Iterator[VllmServer]:
         "EXAMPLE_COUNT_HOPS": "1",
     }
     settings = ("--additional-config", json.dumps(SETTINGS))
-    with VllmServer(HYBRID_MODEL, *SMALL, *settings, env=env) as server:
+    with VllmServer(HYBRID_MODEL, *SMALL, *settings, env=env, preloaded=True) as server:
         yield server
 
 
@@ -115,7 +115,7 @@ def arcpp_plan(profile, devices, request):
 
 def _refusal(env: dict[str, str], *arguments: str) -> str:
     """The last line of a server that does not start."""
-    server = VllmServer(HYBRID_MODEL, *SMALL, *arguments, env=env)
+    server = VllmServer(HYBRID_MODEL, *SMALL, *arguments, env=env, preloaded=True)
     try:
         assert server.process.wait(400) == 1
     finally:

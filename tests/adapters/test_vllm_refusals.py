@@ -49,7 +49,7 @@ TWO = ("--pipeline-parallel-size", "2")
          "no memory for processes", "no memory for the cache", "no such memory"],
 )  # fmt: skip
 def test_refused(arguments: tuple[str, ...], env: dict[str, str], wanted: str) -> None:
-    server = VllmServer(HYBRID_MODEL, *BASE, *arguments, env=env)
+    server = VllmServer(HYBRID_MODEL, *BASE, *arguments, env=env, preloaded=True)
     try:
         assert server.process.wait(300) == 1
         server.note_leftovers()
@@ -69,7 +69,8 @@ def test_refused(arguments: tuple[str, ...], env: dict[str, str], wanted: str) -
 
 def _refused_for(model: Path | str, *arguments: str) -> str:
     """The one line with which a server for ``model`` is refused."""
-    server = VllmServer(model, *BASE, *TWO, "--gpu-memory-utilization", "0.3", *arguments)
+    given = (*BASE, *TWO, "--gpu-memory-utilization", "0.3", *arguments)
+    server = VllmServer(model, *given, preloaded=True)
     try:
         assert server.process.wait(300) == 1
         server.note_leftovers()

@@ -21,7 +21,7 @@ from tests.support.vllm_server import HYBRID_MODEL, VllmServer
 
 pytestmark = pytest.mark.vllm
 
-SLOTS, REQUESTS, DISTINCT = 4, 300, 40
+SLOTS, REQUESTS, DISTINCT = 4, 300, 24
 BLOCK = 131_072  # bytes of the bundled model's block on a stage of four layers
 # As few as hold the state of four requests: longer ones are preempted for each other's sake.
 BLOCKS = {"--enable-prefix-caching": 29, "--no-enable-prefix-caching": 17}
@@ -35,13 +35,13 @@ def server(request: pytest.FixtureRequest) -> Iterator[VllmServer]:
         "--enforce-eager", "--dtype", "bfloat16", request.param,
         "--kv-cache-memory-bytes", str(BLOCKS[request.param] * BLOCK),
     )  # fmt: skip
-    with VllmServer(HYBRID_MODEL, *arguments) as server:
+    with VllmServer(HYBRID_MODEL, *arguments, preloaded=True) as server:
         yield server
 
 
 # Tokens of prompts. Answers to those just below a block of 256 grow out of it: only then does
 # somebody have to go, as a prompt is not begun before there is room for all of it.
-LENGTHS = (8, 60, 246, 250, 20, 254, 500, 252)
+LENGTHS = (8, 60, 12, 250, 20, 254, 30, 252)
 # Requests of which as many begin as fit, and which need one block more soon after. With cached
 # prefixes a request's state has two blocks at times, which makes room for other lengths.
 GROWING = {
@@ -59,7 +59,7 @@ def _requests(
     return [
         (
             tokenizer.encode(" ".join(chance.choices(words, k=1000))).ids[: lengths[number % 8]],
-            chance.randint(10, 20),
+            chance.randint(6, 12),
         )
         for number in range(distinct)
     ]

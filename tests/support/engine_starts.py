@@ -11,13 +11,13 @@ from __future__ import annotations
 import gc
 import json
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .generate import PARTITION, ROOT
+from . import preloaded
+from .generate import PARTITION
 
 MARK = "== engine start:"
 
@@ -66,17 +66,14 @@ def start_all(starts: list[Start], timeout: float = 600) -> dict[str, Started]:
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_COLOR": "0",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "ARCPP_STANDBY": "1",
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.engine_starts"],
-        input=json.dumps(job),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=ROOT,
-        env=environment,
+    done = preloaded.run(
+        "tests.support.engine_starts",
+        given=json.dumps(job),
+        environment=environment,
         timeout=timeout,
-        check=False,
+        merged=True,
     )
     if done.returncode:
         raise RuntimeError(f"exit code {done.returncode}\n{done.stdout[-8000:]}")

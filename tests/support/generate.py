@@ -13,13 +13,14 @@ from __future__ import annotations
 import gc
 import json
 import os
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from arcpp.doctor.garble import first_difference
+
+from . import preloaded
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PARTITION = "VLLM_PP_LAYER_PARTITION"
@@ -71,17 +72,10 @@ def generate(
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "ARCPP_STANDBY": "1",  # all engines' stages are forked from what was imported once
+        "ARCPP_STANDBY": "1",
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.generate"],
-        input=json.dumps(job),
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=environment,
-        timeout=800,
-        check=False,
+    done = preloaded.run(
+        "tests.support.generate", given=json.dumps(job), environment=environment, timeout=800
     )
     if log is not None:
         log.write_text(done.stdout + done.stderr)

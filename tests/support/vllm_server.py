@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from . import leftovers
+from . import preloaded as forked
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HYBRID_MODEL = ROOT / "tests" / "models" / "kjv-hybrid-8l" / "hf"
@@ -43,6 +44,7 @@ class VllmServer:
 
     A context manager: entering waits until it answers, leaving interrupts it as Ctrl-C would.
     ``log`` is the file all its processes write to; ``left`` what it left behind, once stopped.
+    preloaded: forked from a process that has vLLM imported, see there.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class VllmServer:
         env: dict[str, str] | None = None,
         start_timeout: float = 600,
         on_wait: Callable[[str], None] | None = None,
+        preloaded: bool = False,
     ) -> None:
         self.port = free_port()
         self.folder = Path(tempfile.mkdtemp(prefix="arcpp-server-"))
@@ -67,6 +70,13 @@ class VllmServer:
             "--host", "127.0.0.1", "--port", str(self.port), *arguments,
         ]  # fmt: skip
         environment = os.environ | SMALL_HOST | (env or {}) | {"TMPDIR": str(self._temporary)}
+        self.process: subprocess.Popen[bytes] | forked.Forked
+        if preloaded:
+            self.log.touch(0o600)
+            self.process = forked.start(
+                "vllm", *self.command[1:], environment=environment, log=self.log
+            )
+            return
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 self.command, env=environment, stdout=log, stderr=log, start_new_session=True
