@@ -41,7 +41,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[VllmServer]:
 
 # Tokens of prompts. Answers to those just below a block of 256 grow out of it: only then does
 # somebody have to go, as a prompt is not begun before there is room for all of it.
-LENGTHS = (8, 60, 12, 250, 20, 254, 30, 252)
+LENGTHS = (8, 60, 12, 250, 20, 254, 500, 252)
 # Requests of which as many begin as fit, and which need one block more soon after. With cached
 # prefixes a request's state has two blocks at times, which makes room for other lengths.
 GROWING = {

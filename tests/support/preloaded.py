@@ -156,8 +156,14 @@ class _Source:
         self._process.wait()
 
 
-# Read when modules are imported, so the same for every command.
-_FIXED = {"HF_HUB_OFFLINE": "1", "VLLM_LOGGING_COLOR": "0", "TOKENIZERS_PARALLELISM": "false"}
+# Read when modules are imported, so the same for every command. OpenMP's threads too: stages that
+# arcpp gives one thread each would have as many as there are cores, all spinning.
+_FIXED = {
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "VLLM_LOGGING_COLOR": "0",
+}
 
 
 @functools.cache
