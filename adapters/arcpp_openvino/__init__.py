@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .engine import Engine, EngineOptions, EngineStats
-    from .request import FinishReason, Generated, Piece, Sampling, TooLong
+    from .request import FinishReason, Generated, Piece, TooLong
+    from .sampling import Sampling
 
 _HOME = {
     "Engine": "engine",
@@ -18,7 +19,7 @@ _HOME = {
     "FinishReason": "request",
     "Generated": "request",
     "Piece": "request",
-    "Sampling": "request",
+    "Sampling": "sampling",
     "TooLong": "request",
 }
 

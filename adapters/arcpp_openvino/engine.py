@@ -40,9 +40,10 @@ from .request import (
     Piece,
     QueueFull,
     Running,
-    Sampling,
+    TokenLogprob,
     TooLong,
 )
+from .sampling import Sampling
 from .scheduler import Limits, Scheduler
 from .text import GenaiTokenizer, Tokenizer
 
@@ -142,6 +143,7 @@ class Engine:
             tokenizer,
             recovery,
             hybrid=profile.hybrid,
+            vocab_size=profile.vocab_size,
             step_timeout=settings.step_timeout,
         )
         self._numbers = itertools.count()
@@ -182,6 +184,7 @@ class Engine:
         (with what would fit), QueueFull, EngineClosed.
         """
         tokens = self.tokens(prompt)
+        self._check_tokens(sampling)
         self._check_length(len(tokens), sampling)
         if self._loop.waiting >= self.options.max_waiting + self.options.max_sequences:
             raise QueueFull(self._loop.waiting)
@@ -210,6 +213,12 @@ class Engine:
         if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < size:
             raise BadInput("prompt", token, f"is no token id from 0 to {size - 1}")
         return token
+
+    def _check_tokens(self, sampling: Sampling) -> None:
+        size = self.chain.profile.vocab_size
+        for token in sampling.logit_bias:
+            if token >= size:
+                raise BadInput("logit_bias", token, f"is no token id from 0 to {size - 1}")
 
     def _check_length(self, prompt: int, sampling: Sampling) -> None:
         if prompt + sampling.max_tokens <= self.max_model_len:
@@ -340,8 +349,10 @@ class Engine:
 
 def _whole(pieces: Iterator[Piece], prompt_tokens: int) -> Generated:
     text, tokens, reason = "", [], FinishReason.ERROR
+    logprobs: list[TokenLogprob] = []
     for piece in pieces:
         text += piece.text
         tokens += piece.token_ids
+        logprobs += piece.logprobs
         reason = piece.finish_reason or reason
-    return Generated(text, tuple(tokens), reason, prompt_tokens)
+    return Generated(text, tuple(tokens), reason, prompt_tokens, tuple(logprobs))

@@ -58,7 +58,7 @@ def generate_command(
     try:
         from .engine import Engine, EngineOptions
         from .options import ChainOptions
-        from .request import Sampling
+        from .sampling import Sampling
     except ImportError as error:
         raise BadInput("arcpp generate", error.name or str(error), _NEEDS) from None
     chain_options = {

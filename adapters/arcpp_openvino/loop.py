@@ -22,9 +22,9 @@ from .batch import SequenceStep, StepBatch, step_batch
 from .errors import StageFailed
 from .recovery import Recovery
 from .request import EngineClosed, FinishReason, Piece, RequestFailed, Running
-from .sampling import pick
+from .sampler import Choice, Sampler, pick
 from .scheduler import Part, Scheduler
-from .text import Detokenizer, Tokenizer
+from .text import OutputText, Tokenizer
 
 # As settings.step_timeout says. A first step may compile kernels.
 _FLOOR_S, _CEILING_S = 30.0, 300.0
@@ -56,7 +56,7 @@ class _News:
     """Something a listener is still to hear."""
 
     running: Running
-    token: int | None
+    choice: Choice | None
     reason: FinishReason | None
     error: ArcppError | None = None
 
@@ -72,19 +72,21 @@ class Loop:
         recovery: Recovery,
         *,
         hybrid: bool,
+        vocab_size: int,
         step_timeout: float | None = None,
     ) -> None:
         """step_timeout: seconds a step may take before its stage counts as stalled; None: learnt
         from the steps so far."""
         self.chain, self.scheduler, self.counters = chain, scheduler, Counters()
         self._tokenizer, self._recovery, self._hybrid = tokenizer, recovery, hybrid
+        self._vocab_size = vocab_size
         self._new: deque[Running] = deque()
         self._cancelled: set[str] = set()
         self._changed = threading.Condition()
         self._flights: OrderedDict[int, list[Part]] = OrderedDict()
         self._free = list(range(scheduler.limits.microbatches))
-        self._texts: dict[Running, Detokenizer] = {}
-        self._chances: dict[Running, np.random.Generator] = {}
+        self._texts: dict[Running, OutputText] = {}
+        self._samplers: dict[Running, Sampler] = {}
         self._news: list[_News] = []
         self._limits = StepDeadline(_FLOOR_S, _CEILING_S, fixed=step_timeout)
         self._began: dict[int, float] = {}  # microbatch -> when its step was submitted
@@ -176,10 +178,15 @@ class Loop:
         return bool(busy or self.scheduler.running or self.scheduler.waiting)
 
     def _begin(self, running: Running) -> None:
-        self._texts[running] = Detokenizer(self._tokenizer)
-        if not running.sampling.greedy:
-            self._chances[running] = np.random.default_rng(running.sampling.seed)
+        self._texts[running] = self._text(running)
+        self._samplers[running] = Sampler(
+            running.sampling, self._vocab_size, running.tokens, self._tokenizer.end_tokens
+        )
         self.scheduler.add(running)
+
+    def _text(self, running: Running) -> OutputText:
+        asked = running.sampling
+        return OutputText(self._tokenizer, asked.stop, include_stop=asked.include_stop)
 
     def _end_some(self, cancelled: set[str]) -> None:
         """Requests that were cancelled, are late, or outstay the drain."""
@@ -219,19 +226,11 @@ class Loop:
         logits = self.chain.collect(microbatch, self._limits.limit(count) * behind)
         self._limits.observe(count, time.monotonic() - self._began.pop(microbatch))
         last = [part for part in parts if part.last]
-        tokens = (
-            pick(
-                logits,
-                [part.running.sampling for part in last],
-                [self._chances.get(part.running) for part in last],
-            )
-            if last
-            else []
-        )
+        choices = pick(logits, [self._samplers[part.running] for part in last]) if last else []
         del self._flights[microbatch]
         self._free.append(microbatch)
         self.counters.steps += 1
-        chosen = dict(zip((part.running for part in last), tokens, strict=True))
+        chosen = dict(zip((part.running for part in last), choices, strict=True))
         for part in parts:
             self._count(part)
             self.scheduler.done(part)
@@ -247,44 +246,62 @@ class Loop:
             if part.start == running.cached_tokens:
                 self.counters.cached_tokens += running.cached_tokens
 
-    def _append(self, running: Running, token: int) -> None:
-        sampling = running.sampling
+    def _append(self, running: Running, choice: Choice) -> None:
+        sampling, token = running.sampling, choice.token
         running.tokens.append(token)
         self.counters.generated_tokens += 1
         self._recovery.progress(running)
-        ends = not sampling.ignore_eos and token in self._tokenizer.end_tokens
-        if ends or token in sampling.stop_token_ids:
-            self._finish(running, token, FinishReason.STOP)
+        if self._ends(running, token):
+            self._finish(running, choice, FinishReason.STOP)
         elif len(running.output) >= sampling.max_tokens:
-            self._finish(running, token, FinishReason.LENGTH)
+            self._finish(running, choice, FinishReason.LENGTH)
         else:
-            self._news.append(_News(running, token, None))
+            self._news.append(_News(running, choice, None))
+
+    def _ends(self, running: Running, token: int) -> bool:
+        sampling = running.sampling
+        model_ends = not sampling.ignore_eos and token in self._tokenizer.end_tokens
+        return model_ends or token in sampling.stop_token_ids
 
     def _finish(
         self,
         running: Running,
-        token: int | None,
+        choice: Choice | None,
         reason: FinishReason,
         error: ArcppError | None = None,
     ) -> None:
         self.scheduler.finish(running)
         self._recovery.gone(running)
-        self._chances.pop(running, None)
-        count = self.counters.finished
-        count[reason.value] = count.get(reason.value, 0) + 1
-        self._news.append(_News(running, token, reason, error))
+        self._samplers.pop(running, None)
+        self._news.append(_News(running, choice, reason, error))
 
     def _tell(self) -> None:
         news, self._news = self._news, []
         for each in news:
-            text = self._texts[each.running]
-            stopped = each.reason is FinishReason.STOP  # the token that says so is no text
-            new = "" if each.token is None or stopped else text.add([each.token])
-            if each.reason is not None:
+            text, choice, reason = self._texts[each.running], each.choice, each.reason
+            # The token that says stop is no text; those after a stop text are nobody's.
+            silent = choice is None or text.stopped or reason is FinishReason.STOP
+            new = "" if choice is None or silent else text.add([choice.token])
+            if text.stopped and reason is not FinishReason.ERROR:
+                if reason is None:
+                    self._stop(each.running)
+                else:
+                    reason = FinishReason.STOP
+            if reason is not None:
                 new += text.finish()
                 del self._texts[each.running]
-            tokens = () if each.token is None else (each.token,)
-            each.running.listener(Piece(new, tokens, each.reason, each.error))
+                count = self.counters.finished
+                count[reason.value] = count.get(reason.value, 0) + 1
+            tokens = () if choice is None else (choice.token,)
+            logprobs = () if choice is None or choice.logprob is None else (choice.logprob,)
+            each.running.listener(Piece(new, tokens, reason, each.error, logprobs))
+
+    def _stop(self, running: Running) -> None:
+        """Its text has come to a stop; a step may be under way for it."""
+        if running.in_flight:
+            running.ending = FinishReason.STOP
+        else:
+            self._finish(running, None, FinishReason.STOP)
 
     # -- faults
 
@@ -307,7 +324,7 @@ class Loop:
             self._closing = str(error)
             new, self._new = list(self._new), deque()
         for running in new:
-            self._texts[running] = Detokenizer(self._tokenizer)
+            self._texts[running] = self._text(running)
         everybody = [*self.scheduler.everybody(), *new]
         self._news += [_News(one, None, FinishReason.ERROR, error) for one in everybody]
         self._tell()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from arcpp.errors import ArcppError, BadInput
+
+from .sampling import Sampling
 
 
 class FinishReason(StrEnum):
@@ -21,49 +22,13 @@ class FinishReason(StrEnum):
 
 
 @dataclass(frozen=True)
-class Sampling:
-    """How tokens are chosen.
+class TokenLogprob:
+    """A token and its log-probability in the model's own distribution (no penalty, no
+    temperature). top: the likeliest ones at its place, best first; as many as asked for."""
 
-    max_tokens: output tokens at most. temperature: 0 is greedy. top_k: 0 for all. top_p: in
-    (0, 1]. seed: None draws one. stop_token_ids: end the output and are not part of its text.
-    ignore_eos: go on after the model's end tokens. Raises BadInput.
-    """
-
-    max_tokens: int = 128
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int | None = None
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-
-    def __post_init__(self) -> None:
-        _integer("max_tokens", self.max_tokens, 1)
-        _integer("top_k", self.top_k, 0)
-        if self.seed is not None:
-            _integer("seed", self.seed, 0)
-        _number("temperature", self.temperature, 0.0, math.inf, "a number, 0 or more")
-        _number("top_p", self.top_p, 0.0, 1.0, "a number above 0, 1 at most")
-        if self.top_p == 0:
-            raise BadInput("top_p", self.top_p, "is not a number above 0, 1 at most")
-        for token in self.stop_token_ids:
-            _integer("stop_token_ids", token, 0)
-
-    @property
-    def greedy(self) -> bool:
-        """Whether the best token is always taken."""
-        return self.temperature == 0 or self.top_k == 1
-
-
-def _integer(what: str, value: object, low: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise BadInput(what, value, f"is not an integer, {low} or more")
-
-
-def _number(what: str, value: object, low: float, high: float, right: str) -> None:
-    fits = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not fits or not math.isfinite(value) or not low <= value <= high:  # type: ignore[arg-type]
-        raise BadInput(what, value, f"is not {right}")
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,13 +37,14 @@ class Piece:
 
     text: characters that are complete now (never half of one). token_ids: new tokens; those of
     characters that are not complete yet come without text. finish_reason: set in the last piece
-    only. error: of FinishReason.ERROR.
+    only. error: of FinishReason.ERROR. logprobs: of token_ids, where they were asked for.
     """
 
     text: str = ""
     token_ids: tuple[int, ...] = ()
     finish_reason: FinishReason | None = None
     error: ArcppError | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 #: Called in the engine's thread with every piece. It must return at once and raise nothing.
@@ -87,12 +53,14 @@ Listener = Callable[[Piece], None]
 
 @dataclass(frozen=True)
 class Generated:
-    """A whole output. text: without stop tokens. prompt_tokens: how many the prompt had."""
+    """A whole output. text: without stop tokens. prompt_tokens: how many the prompt had.
+    logprobs: of token_ids, where they were asked for."""
 
     text: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     prompt_tokens: int
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class TooLong(BadInput):

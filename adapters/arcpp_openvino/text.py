@@ -126,3 +126,41 @@ class Detokenizer:
         if new or self._told < len(self._tokens):
             self._from, self._told = self._told, len(self._tokens)
         return new
+
+
+class OutputText:
+    """Text of one output up to the first of ``stop``, told as soon as it can be no part of one."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, stop: Sequence[str] = (), *, include_stop: bool = False
+    ) -> None:
+        self._words, self._stop, self._include = Detokenizer(tokenizer), tuple(stop), include_stop
+        self._held = ""  # may be the beginning of a stop text
+        self.stopped = False
+
+    def add(self, tokens: Sequence[int]) -> str:
+        """New text, perhaps none. After ``stopped`` there is none."""
+        return self._out(self._words.add(tokens), last=False)
+
+    def finish(self) -> str:
+        """What is left."""
+        return self._out(self._words.finish(), last=True)
+
+    def _out(self, new: str, *, last: bool) -> str:
+        if self.stopped:
+            return ""
+        text = self._held + new
+        found = [(at, -len(one), one) for one in self._stop if (at := text.find(one)) >= 0]
+        if found:
+            self.stopped = True
+            at, _, one = min(found)
+            return text[: at + len(one)] if self._include else text[:at]
+        held = 0 if last else max((_overlap(text, one) for one in self._stop), default=0)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Characters at the end of ``text`` that ``stop`` begins with; all of it not counted."""
+    most = min(len(stop) - 1, len(text))
+    return next((n for n in range(most, 0, -1) if text.endswith(stop[:n])), 0)

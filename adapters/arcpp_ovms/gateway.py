@@ -98,6 +98,14 @@ def _sampling(asked: Asked, most: int) -> Sampling:
         seed=asked.seed,
         stop_token_ids=tuple(asked.stop_token_ids),
         ignore_eos=asked.ignore_eos,
+        stop=asked.stop_texts,
+        include_stop=asked.include_stop_str_in_output,
+        min_tokens=asked.min_tokens,
+        min_p=asked.min_p or 0.0,
+        presence_penalty=asked.presence_penalty or 0.0,
+        frequency_penalty=asked.frequency_penalty or 0.0,
+        repetition_penalty=asked.repetition_penalty or 1.0,
+        logit_bias=asked.logit_bias or {},
     )
 
 

@@ -10,16 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 _NOT_YET: dict[str, tuple[Any, ...]] = {
     "n": (None, 1),
     "best_of": (None, 1),
-    "stop": (None, [], ""),
     "logprobs": (None, False),
     "top_logprobs": (None, 0),
     "echo": (None, False),
     "suffix": (None, ""),
-    "logit_bias": (None, {}),
-    "presence_penalty": (None, 0, 0.0),
-    "frequency_penalty": (None, 0, 0.0),
-    "repetition_penalty": (None, 1, 1.0),
-    "min_p": (None, 0, 0.0),
     "response_format": (None, {"type": "text"}),
     "tools": (None, []),
     "functions": (None, []),
@@ -47,6 +41,20 @@ class Asked(BaseModel):
     stream_options: StreamOptions | None = None
     ignore_eos: bool = False
     stop_token_ids: list[int] = Field(default_factory=list, max_length=1024)
+    stop: str | list[str] | None = None
+    include_stop_str_in_output: bool = False
+    min_tokens: int = Field(default=0, ge=0)
+    min_p: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2, allow_inf_nan=False)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2, allow_inf_nan=False)
+    repetition_penalty: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    logit_bias: dict[int, float] | None = Field(default=None, max_length=1024)
+
+    @property
+    def stop_texts(self) -> tuple[str, ...]:
+        """Texts that end the output."""
+        many = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return tuple(text for text in many if text)
 
     @model_validator(mode="after")
     def _nothing_ignored(self) -> Asked:

@@ -115,6 +115,18 @@ def test_streams_and_whole_answers_are_the_engines_own(gateway: Gateway, texts: 
     assert chunks[-1].usage.total_tokens == len(prompts()[1]) + 24
 
 
+def test_a_stop_text_ends_the_answer(gateway: Gateway, texts: list[str]) -> None:
+    end = texts[0].split()[5]
+    wanted = texts[0][: texts[0].index(end)]
+    whole = ask(gateway, 0, stop=[end, "never said"])
+    assert (whole.choices[0].text, whole.choices[0].finish_reason) == (wanted, "stop")
+    chunks = list(ask(gateway, 0, stream=True, stop=end))
+    assert "".join(each.choices[0].text for each in chunks) == wanted
+    assert chunks[-1].choices[0].finish_reason == "stop"
+    banned = {str(prompt): -100 for prompt in expected()[0][:1]}
+    assert ask(gateway, 0, logit_bias=banned).choices[0].text != texts[0]
+
+
 def test_32_streams_at_once(gateway: Gateway, texts: list[str]) -> None:
     def stream(number: int) -> str:
         return "".join(c.choices[0].text for c in ask(gateway, number % 12, stream=True))
@@ -172,7 +184,7 @@ def test_a_client_that_goes_frees_its_slot(gateway: Gateway) -> None:
         ({"prompt": "x", "temperature": -1}, 400, "temperature"),
         ({"prompt": "x", "top_p": 0}, 400, "top_p"),
         ({"prompt": "x", "n": 2}, 400, "n is not supported"),
-        ({"prompt": "x", "stop": ["a"]}, 400, "stop is not supported"),
+        ({"prompt": "x", "logit_bias": {"999999": 1}}, 400, "is no token id from 0"),
         ({"prompt": ["a", "b"]}, 400, "one at a time"),
         ({"prompt": "x", "model": "gpt"}, 400, "model: 'gpt' is not served here: kjv is"),
         ({"prompt": "x " * 99_000}, 400, "prompt"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +43,53 @@ def config(tokens: int) -> Any:
     return asked
 
 
-def test_the_bundled_model_is_as_with_the_continuous_batching_pipeline() -> None:
+@pytest.fixture(scope="module")
+def pipeline() -> Any:
     scheduling = genai.SchedulerConfig()
     scheduling.cache_size = 1
-    pipeline = genai.ContinuousBatchingPipeline(str(HYBRID), scheduling, "CPU", ON_CPU)
+    return genai.ContinuousBatchingPipeline(str(HYBRID), scheduling, "CPU", ON_CPU)
+
+
+@pytest.fixture(scope="module")
+def ours() -> Iterator[Engine]:
+    with engine(HYBRID, [3, 5]) as made:
+        yield made
+
+
+def test_the_bundled_model_is_as_with_the_continuous_batching_pipeline(
+    pipeline: Any, ours: Engine
+) -> None:
     asked = config(48)
     asked.apply_chat_template = False  # the export has a vision tower, and would be asked as one
-    with engine(HYBRID, [3, 5]) as ours:
-        texts = [ours.tokenizer.decode(prompt) for prompt in prompts()]
-        answers = pipeline.generate(texts, [asked] * len(texts))
-        found = ours.generate_all(texts, Sampling(max_tokens=48))
+    texts = [ours.tokenizer.decode(prompt) for prompt in prompts()]
+    answers = pipeline.generate(texts, [asked] * len(texts))
+    found = ours.generate_all(texts, Sampling(max_tokens=48))
     assert [one.text for one in found] == [answer.m_generation_ids[0] for answer in answers]
+
+
+OPTIONS = {
+    "repetition": {"repetition_penalty": 1.3},
+    "presence": {"presence_penalty": 1.5},
+    "frequency": {"frequency_penalty": 0.7},
+    "all three": {"repetition_penalty": 1.1, "presence_penalty": 0.5, "frequency_penalty": -0.4},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_are_as_with_the_continuous_batching_pipeline(
+    name: str, pipeline: Any, ours: Engine
+) -> None:
+    mine = OPTIONS[name]
+    asked = config(48)
+    asked.apply_chat_template = False
+    for option, value in mine.items():
+        setattr(asked, option, value)
+    texts = [ours.tokenizer.decode(prompt) for prompt in prompts()]
+    answers = pipeline.generate(texts, [asked] * len(texts))
+    found = ours.generate_all(texts, Sampling(max_tokens=48, **mine))
+    plain = ours.generate_all(texts, Sampling(max_tokens=48))
+    assert [one.text for one in found] == [answer.m_generation_ids[0] for answer in answers]
+    assert found != plain, "the option does something"
 
 
 @pytest.mark.skipif(

@@ -25,7 +25,8 @@ from arcpp_openvino.blocks import BlockPool
 from arcpp_openvino.errors import stage_failed
 from arcpp_openvino.loop import Loop
 from arcpp_openvino.recovery import EngineEnds, Recovery
-from arcpp_openvino.request import FinishReason, Piece, RequestFailed, Running, Sampling
+from arcpp_openvino.request import FinishReason, Piece, RequestFailed, Running
+from arcpp_openvino.sampling import Sampling
 from arcpp_openvino.scheduler import Limits, Scheduler
 
 END = VOCABULARY  # no token of the fake's
@@ -72,7 +73,9 @@ class Rig:
         self.scheduler = Scheduler(self.blocks, Limits(slots, tokens, microbatches), pool())
         policy = RestartPolicy(budget, 1000.0, backoff=0.0)
         recovery = Recovery(self.chain, pool, policy, hooks_for(read_settings()))
-        self.loop = Loop(self.chain, self.scheduler, Words(), recovery, hybrid=hybrid)
+        self.loop = Loop(
+            self.chain, self.scheduler, Words(), recovery, hybrid=hybrid, vocab_size=VOCABULARY
+        )
         self._number = 0
 
     def __enter__(self) -> Rig:

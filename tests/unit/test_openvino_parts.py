@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -16,8 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from arcpp.errors import BadInput, NonFinite
 from arcpp_openvino.blocks import ROOT, BlockPool
 from arcpp_openvino.engine import EngineOptions
-from arcpp_openvino.request import Sampling, TooLong
-from arcpp_openvino.sampling import pick, probabilities
+from arcpp_openvino.request import TooLong
+from arcpp_openvino.sampler import Sampler, pick, probabilities
+from arcpp_openvino.sampling import Sampling
 from arcpp_openvino.text import Detokenizer
 
 
@@ -95,7 +97,8 @@ def test_greedy_and_drawn_rows_do_not_disturb_each_other(seed: int) -> None:
     logits = chance.normal(size=(5, 50)).astype(np.float32)
     how = [Sampling(), Sampling(temperature=0.7, top_k=3), Sampling(temperature=2.0, top_p=0.4)] * 2
     kept = logits.copy()
-    found = pick(logits, how[:5], [np.random.default_rng(seed) for _ in range(5)])
+    rows = [Sampler(replace(one, seed=seed), 50) for one in how[:5]]
+    found = [choice.token for choice in pick(logits, rows)]
     assert (logits == kept).all()
     assert found[0] == logits[0].argmax()
     assert found[3] == logits[3].argmax()
@@ -114,10 +117,10 @@ def test_greedy_and_drawn_rows_do_not_disturb_each_other(seed: int) -> None:
 def test_draws_follow_their_probabilities() -> None:
     """Chi-square of 20,000 draws over four tokens: 16.3 is passed once in a thousand times."""
     logits = np.log(np.array([[0.5, 0.3, 0.15, 0.05]], np.float32))
-    sampling, chance = Sampling(temperature=1.0), np.random.default_rng(3)
+    sampler = Sampler(Sampling(temperature=1.0, seed=3), 4)
     counts = np.zeros(4)
     for _ in range(20_000):
-        counts[pick(logits, [sampling], [chance])[0]] += 1
+        counts[pick(logits, [sampler])[0].token] += 1
     wanted = 20_000 * np.array([0.5, 0.3, 0.15, 0.05])
     assert ((counts - wanted) ** 2 / wanted).sum() < 16.3
 
@@ -127,7 +130,7 @@ def test_logits_that_are_no_numbers_are_a_fault(wrong: float) -> None:
     logits = np.zeros((2, 9), np.float32)
     logits[1, 4] = wrong
     with pytest.raises(NonFinite, match="logits"):
-        pick(logits, [Sampling()] * 2, [None] * 2)
+        pick(logits, [Sampler(Sampling(), 9)] * 2)
 
 
 class Bytes:
@@ -179,6 +182,15 @@ def test_half_a_character_at_the_end_is_said_to_be_one() -> None:
         {"top_k": -1},
         {"seed": -1},
         {"stop_token_ids": (-1,)},
+        {"min_tokens": -1},
+        {"min_p": 1.5},
+        {"repetition_penalty": 0},
+        {"presence_penalty": 2.5},
+        {"frequency_penalty": float("nan")},
+        {"logit_bias": {-1: 1.0}},
+        {"logit_bias": {1: 101.0}},
+        {"stop": ("",)},
+        {"logprobs": -1},
     ],
     ids=str,
 )
