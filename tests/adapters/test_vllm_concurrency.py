@@ -32,7 +32,7 @@ BOUND = 3  # what that memory has blocks for
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[VllmServer]:
-    with VllmServer(HYBRID_MODEL, *ASKED, preloaded=True) as server:
+    with VllmServer(HYBRID_MODEL, *ASKED) as server:
         yield server
 
 
@@ -107,7 +107,7 @@ def test_without_the_bound_more_run_than_there_is_state_for(tmp_path: Path) -> N
     )
     path = [str(tmp_path / package), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {"PYTHONPATH": os.pathsep.join(path)}
-    with VllmServer(HYBRID_MODEL, *ASKED, env=env, preloaded=True) as server:
+    with VllmServer(HYBRID_MODEL, *ASKED, env=env) as server:
         together, most = ask_all(server)
         preempted = server.metrics("vllm:num_preemptions_total").values()
         said = "arcpp: max_num_seqs" in server.text()

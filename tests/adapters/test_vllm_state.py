@@ -35,7 +35,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[VllmServer]:
         "--enforce-eager", "--dtype", "bfloat16", request.param,
         "--kv-cache-memory-bytes", str(BLOCKS[request.param] * BLOCK),
     )  # fmt: skip
-    with VllmServer(HYBRID_MODEL, *arguments, preloaded=True) as server:
+    with VllmServer(HYBRID_MODEL, *arguments) as server:
         yield server
 
 

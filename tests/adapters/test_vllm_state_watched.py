@@ -90,7 +90,7 @@ def server(folder: Path) -> Iterator[VllmServer]:
     asked = [*SMALL, "--max-num-seqs", "64", "--kv-cache-memory-bytes", str(3 << 20)]
     asked += ["--additional-config", json.dumps({"arcpp": settings})]
     env = {"PYTHONPATH": path, "MEDDLER_FOLDER": str(folder)}
-    with VllmServer(HYBRID_MODEL, *asked, env=env, preloaded=True) as server:
+    with VllmServer(HYBRID_MODEL, *asked, env=env) as server:
         yield server
 
 
